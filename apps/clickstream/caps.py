@@ -213,7 +213,7 @@ class Caps(KeyedProcess[ToCaps, Offer]):
         elif isinstance(event, Brought):
             self._merge(event, state, ctx)
         else:
-            self._part(event.visitor, state, ctx)
+            self._part(event, state, ctx)
         self._tidy(state, ctx.event_time, ctx)
 
     def on_late(self, event: ToCaps, ctx: Context) -> None:
@@ -245,10 +245,10 @@ class Caps(KeyedProcess[ToCaps, Offer]):
             for rule, times in state.brought.pop(oldest).items():
                 state.made[rule] = sorted([*state.made.get(rule, ()), *times])
 
-    def _part(self, visitor: str, state: KeptCaps, ctx: Context) -> None:
-        gone = state.brought.pop(visitor, None)
-        if gone is not None:
-            self._told(visitor, "unmerged", gone, ctx)
+    def _part(self, event: CapsBack, state: KeptCaps, ctx: Context) -> None:
+        gone = state.brought.pop(event.visitor, None)
+        if gone is not None and not event.forgotten:
+            self._told(event.visitor, "unmerged", gone, ctx)
 
     def _told(self, visitor: str, change: str, made: dict[str, list[int]], ctx: Context) -> None:
         counts = {rule: len(times) for rule, times in sorted(made.items()) if rule != ANY}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -36,8 +37,9 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     Attributes:
         minutes: Panes of a minute, for the last minutes.
         fives: Panes of five minutes, for the last hour.
-        hours: Panes of an hour, for the last day.
-        categories: Category of each item that is counted.
+        hours: Begins of the panes of an hour, for the last day; what is in them stands beside
+            (:class:`Counted`). An earlier version had it here.
+        categories: As an earlier version had them: category of each item that is counted.
         there: Minute → how many visitors were there in it, by device.
         now: Minute → how many were there in the five minutes before it, by device.
         visits: Hour → source → visits, engaged, converted, orders, views, revenue in cents.
@@ -56,35 +58,6 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     added: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     searched: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
 
-    def count(self, told: ItemCount) -> None:
-        """Add an item's views or sales, and who is there."""
-        minute = told.at_ms // MINUTE_MS
-        if told.what == "add":
-            added: dict[str, int] = pane_at(self.added, minute, _HOUR, dict)
-            added[told.item] = added.get(told.item, 0) + told.quantity
-            self.categories[told.item] = told.category
-        elif told.what == "search":
-            searched: dict[str, Numbers] = pane_at(self.searched, minute, 5, dict)
-            times, *by = searched.get(told.item, [0])
-            # The least ones, so that it does not hang on the order which are known.
-            searched[told.item] = [times + told.quantity, *sorted({*by, told.by})[:LEAST_SEARCHING]]
-        elif told.quantity:
-            item, numbers = told.item, _NUMBERS[told.what]
-            self.categories[item] = told.category
-            for panes, size in ((self.minutes, 1), (self.fives, 5), (self.hours, 60)):
-                pane: Pane = pane_at(panes, minute, size, dict)
-                sums = pane.get(item)
-                if sums is None:
-                    sums = pane[item] = [0, 0, 0]
-                sums[numbers] += told.quantity
-                sums[2] += told.cents
-        if told.device:
-            there: dict[str, int] = pane_at(self.there, minute, 1, dict)
-            there[told.device] = there.get(told.device, 0) + 1
-            for end in range(told.there_from_ms // MINUTE_MS, told.there_to_ms // MINUTE_MS + 1):
-                now: dict[str, int] = pane_at(self.now, end, 1, dict)
-                now[told.device] = now.get(told.device, 0) + 1
-
     def visit(self, told: VisitCount) -> None:
         """Add a visit that is over."""
         visits: dict[str, Numbers] = pane_at(self.visits, told.at_ms // MINUTE_MS, _HOUR, dict)
@@ -92,25 +65,6 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         new = (1, int(told.engaged), int(told.converted), told.orders, told.views, told.cents)
         for place, number in enumerate(new):
             sums[place] += number
-
-    def window(self, span: str, end: int) -> Pane:
-        """Return the sums of the window that ends at a minute."""
-        length, _ = SPANS[span]
-        panes, size = {"5m": (self.minutes, 1), "1h": (self.fives, 5), "24h": (self.hours, 60)}[span]
-        return sums_of(panes_between(panes, end - length, end, size))
-
-    def forget(self, before: int) -> None:
-        """Drop the panes that no window after a minute needs."""
-        kept: tuple[tuple[dict[int, Any], int], ...] = (
-            (self.minutes, 5), (self.fives, 60), (self.hours, 1440), (self.added, 1440),
-            (self.searched, 60),
-        )  # fmt: skip
-        for panes, length in kept:
-            forget_panes(panes, before - length)
-        for told in (self.there, self.now, self.visits):
-            forget_panes(told, before - _HOUR)
-        if not (self.hours or self.added):
-            self.categories.clear()
 
     def next_end(self, after: int) -> int | None:
         """Return the next minute at which a window with something in it ends, or something can be dropped."""
@@ -132,6 +86,133 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         """Whether nothing is kept."""
         kept = (self.minutes, self.fives, self.hours, self.there, self.now, self.visits, self.added)
         return not any(kept) and not self.searched
+
+
+class Kept(Protocol):
+    """A map in keyed state."""
+
+    def get(self, key: str, default: None = None) -> Any:
+        """Return a value."""
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep a value."""
+
+    def remove(self, key: str) -> None:
+        """Forget a value."""
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yield all."""
+
+
+class Counted:
+    """A shard, and what is counted of its items in a day: in maps, so that a batch writes what it counts.
+
+    Args:
+        shard: The rest of it; what an earlier version kept in it is moved.
+        by_hour: Begin of an hour (minutes since the epoch) and item → its numbers in that hour.
+        categories: Category of each item that is counted.
+    """
+
+    def __init__(self, shard: Shard, by_hour: Kept, categories: Kept) -> None:
+        self.shard, self._by_hour, self.categories = shard, by_hour, categories
+        if shard.categories or any(shard.hours.values()):
+            for item, category in shard.categories.items():
+                categories.put(item, category)
+            for start, pane in shard.hours.items():
+                for item, sums in pane.items():
+                    by_hour.put(f"{start}:{item}", sums)
+            shard.hours = {start: {} for start in shard.hours}
+            shard.categories = {}
+
+    def count(self, told: ItemCount) -> None:
+        """Add an item's views or sales, and who is there."""
+        shard, minute = self.shard, told.at_ms // MINUTE_MS
+        if told.what == "add":
+            added: dict[str, int] = pane_at(shard.added, minute, _HOUR, dict)
+            added[told.item] = added.get(told.item, 0) + told.quantity
+            self._is_of(told)
+        elif told.what == "search":
+            searched: dict[str, Numbers] = pane_at(shard.searched, minute, 5, dict)
+            times, *by = searched.get(told.item, [0])
+            # The least ones, so that it does not hang on the order which are known.
+            searched[told.item] = [times + told.quantity, *sorted({*by, told.by})[:LEAST_SEARCHING]]
+        elif told.quantity:
+            item, number = told.item, _NUMBERS[told.what]
+            self._is_of(told)
+            for panes, size in ((shard.minutes, 1), (shard.fives, 5)):
+                pane: Pane = pane_at(panes, minute, size, dict)
+                _add(pane.setdefault(item, [0, 0, 0]), number, told)
+            pane_at(shard.hours, minute, _HOUR, dict)
+            name = f"{minute - minute % _HOUR}:{item}"
+            sums = self._by_hour.get(name) or [0, 0, 0]
+            _add(sums, number, told)
+            self._by_hour.put(name, sums)
+        if told.device:
+            there: dict[str, int] = pane_at(shard.there, minute, 1, dict)
+            there[told.device] = there.get(told.device, 0) + 1
+            for end in range(told.there_from_ms // MINUTE_MS, told.there_to_ms // MINUTE_MS + 1):
+                now: dict[str, int] = pane_at(shard.now, end, 1, dict)
+                now[told.device] = now.get(told.device, 0) + 1
+
+    def _is_of(self, told: ItemCount) -> None:
+        if self.categories.get(told.item) != told.category:
+            self.categories.put(told.item, told.category)
+
+    def category(self, item: str) -> str:
+        """Return the category of an item; empty where it is not known."""
+        return self.categories.get(item) or ""
+
+    def window(self, span: str, end: int) -> Pane:
+        """Return the sums of the window that ends at a minute."""
+        length, _ = SPANS[span]
+        if span == "24h":
+            found: Pane = {}
+            for name, sums in self._by_hour.items():
+                start, _, item = name.partition(":")
+                if end - length <= int(start) < end:
+                    own = found.setdefault(item, [0, 0, 0])
+                    for place, number in enumerate(sums):
+                        own[place] += number
+            return found
+        panes, size = (self.shard.minutes, 1) if span == "5m" else (self.shard.fives, 5)
+        return sums_of(panes_between(panes, end - length, end, size))
+
+    def forget(self, before: int) -> None:
+        """Drop the panes that no window after a minute needs."""
+        shard, hours = self.shard, set(self.shard.hours)
+        kept: tuple[tuple[dict[int, Any], int], ...] = (
+            (shard.minutes, 5), (shard.fives, 60), (shard.hours, 1440), (shard.added, 1440),
+            (shard.searched, 60),
+        )  # fmt: skip
+        for panes, length in kept:
+            forget_panes(panes, before - length)
+        for told in (shard.there, shard.now, shard.visits):
+            forget_panes(told, before - _HOUR)
+        if hours - set(shard.hours):
+            self._drop()
+        if not (shard.hours or shard.added):
+            for item in [item for item, _ in self.categories.items()]:
+                self.categories.remove(item)
+
+    def _drop(self) -> None:
+        """Drop what is of hours that are gone, and categories of items that are in no pane any more."""
+        there = {*chain.from_iterable(self.shard.added.values())}
+        gone = []
+        for name, _ in self._by_hour.items():
+            start, _, item = name.partition(":")
+            if int(start) in self.shard.hours:
+                there.add(item)
+            else:
+                gone.append(name)
+        for name in gone:
+            self._by_hour.remove(name)
+        for item in [item for item, _ in self.categories.items() if item not in there]:
+            self.categories.remove(item)
+
+
+def _add(sums: Numbers, number: int, told: ItemCount) -> None:
+    sums[number] += told.quantity
+    sums[2] += told.cents
 
 
 class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
@@ -164,17 +245,18 @@ class ItemFeatures(msgspec.Struct, frozen=True, gc=False):
     adds_24h: int = 0
 
 
-def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
+def item_features(counted: Counted, end: int) -> Iterator[ItemFeatures]:
     """Yield the features of a shard's items at a full hour; at other minutes nothing.
 
     Args:
-        shard: The shard.
+        counted: The shard.
         end: Minute since the epoch.
     """
     if end % _HOUR:
         return
-    hour = shard.window("1h", end)
-    day = shard.window("24h", end)
+    hour = counted.window("1h", end)
+    day = counted.window("24h", end)
+    shard = counted.shard
     adds = Counter[str]()
     for pane in panes_between(shard.added, end - 24 * _HOUR, end, _HOUR):
         adds.update(pane)
@@ -185,7 +267,7 @@ def item_features(shard: Shard, end: int) -> Iterator[ItemFeatures]:
             continue  # what was sold is told by an earlier event, of another day
         views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
         yield ItemFeatures(
-            item, shard.categories.get(item, ""), views_1h, sold_1h, views, sold, cents,
+            item, counted.category(item), views_1h, sold_1h, views, sold, cents,
             cents // sold if sold else 0, end * MINUTE_MS, lately.get(item, 0), adds[item],
         )  # fmt: skip
 
@@ -220,26 +302,27 @@ def best_of(window: Pane, place: int) -> dict[str, int]:
     return dict(best(((item, numbers[place]) for item, numbers in window.items() if numbers[place]), PLACES))
 
 
-def tell(shard: Shard, name: str, end: int, *, also_empty: bool = False) -> Iterator[ShardWindow]:
+def tell(counted: Counted, name: str, end: int, *, also_empty: bool = False) -> Iterator[ShardWindow]:
     """Yield what the windows that end at a minute have to say to the boards.
 
     Args:
-        shard: The shard.
+        counted: The shard.
         name: Its name.
         end: Minute since the epoch.
         also_empty: Tell the boards of items, too, on which nothing is: something was taken off.
     """
+    shard = counted.shard
     for span, (length, every) in SPANS.items():
         if end % every:
             continue
-        window = shard.window(span, end)
+        window = counted.window(span, end)
         if not window and not also_empty:
             continue
         yield from _told(name, f"views/{span}", best_of(window, 0), end, length, also_empty=also_empty)
         yield from _told(name, f"sold/{span}", best_of(window, 1), end, length, also_empty=also_empty)
         categories: dict[str, Numbers] = {}
         for item, numbers in window.items():
-            sums = categories.setdefault(shard.categories.get(item, ""), [0, 0, 0])
+            sums = categories.setdefault(counted.category(item), [0, 0, 0])
             for place in range(3):
                 sums[place] += numbers[place]
         views = {c: n[0] for c, n in categories.items() if n[0]}

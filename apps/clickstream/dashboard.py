@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from apps.clickstream import dashboard_next, dashboard_periods
+from apps.clickstream import dashboard_chosen, dashboard_next, dashboard_periods, dashboard_persons
 from apps.clickstream.dashboard_data import (
     FunnelStep,
     boards,
@@ -363,42 +364,46 @@ _FOLDED: Final = (
     "next-items", "next-quality", "next-click-through", "next-clicks", "next-lists", "privacy",
 )  # fmt: skip
 
+_PANELS: Final = (
+    Panel("headline", "Now", headline, width="full", empty="no session yet"),
+    Panel("visitors", "Visitors", visitors, empty="no minute is over yet",
+          about="In each minute, and in the five minutes before it; two hours of events."),
+    Panel("sessions", "Sessions", session_figures, empty="no session yet",
+          about="Of people, of the last two days of events; bots are counted apart."),
+    *dashboard_periods.PANELS,
+    Panel("funnel", "Funnel", funnel, empty="nobody has entered a funnel yet",
+          about="Share of those who did the first step, by arm; open sessions too."),
+    Panel("drop-offs", "Where they leave", drop_offs, empty="nobody has entered a funnel yet",
+          about="Dropped: of those who did the step before. Time: median from that step."),
+    *dashboard_persons.PANELS,
+    Panel("products", "Top ten products", products, width="full",
+          empty="no window with views is over yet",
+          about="Sliding windows as last told, and the last full hour; of equals the lesser name first."),
+    Panel("categories", "Categories in the last hour", categories, width="third",
+          empty="no window with views is over yet"),
+    Panel("devices", "Devices now", devices, width="third", empty="no minute is over yet"),
+    Panel("abandonment", "Carts left", abandonment, width="third", empty="no cart was left yet",
+          about="By how far they had come."),
+    Panel("left-items", "Items in carts left", left_items, empty="no cart was left yet",
+          about="Of the last 2,000 times that a cart was left; a cart counts once, as it was last."),
+    Panel("searches", "Searched for", searches, empty="nothing was searched for by three browsers",
+          about="In the last hour; what less than three browsers have searched for is not told."),
+    Panel("uplift", "What offers add", uplift, width="full", empty="no offer yet",
+          about="Bought so far, within 7 days of the offer, against the control arm; the difference "
+          "with its 95 % interval (Newcombe 1998)."),
+    Panel("offers", "Latest offers", offers, width="full", empty="no offer yet"),
+    *dashboard_next.PANELS,
+    Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
+          about="Of the last two days of events. Visits of people; revenue is net of refunds, attributed "
+          "over all devices of a person."),
+    Panel("revenue", "Revenue", revenue, empty="no order yet",
+          about="By the time of the order; two days of events."),
+    Panel("privacy", "Consent", privacy, empty="no answer yet"),
+)  # fmt: skip
+
 page = DashboardPage(
     folded=_FOLDED,
-    panels=(
-        Panel("headline", "Now", headline, width="full", empty="no session yet"),
-        Panel("visitors", "Visitors", visitors, empty="no minute is over yet",
-              about="In each minute, and in the five minutes before it; two hours of events."),
-        Panel("sessions", "Sessions", session_figures, empty="no session yet",
-              about="Of people, of the last two days of events; bots are counted apart."),
-        *dashboard_periods.PANELS,
-        Panel("funnel", "Funnel", funnel, empty="nobody has entered a funnel yet",
-              about="Share of those who did the first step, by arm; open sessions too."),
-        Panel("drop-offs", "Where they leave", drop_offs, empty="nobody has entered a funnel yet",
-              about="Dropped: of those who did the step before. Time: median from that step."),
-        Panel("products", "Top ten products", products, width="full",
-              empty="no window with views is over yet",
-              about="Sliding windows as last told, and the last full hour; of equals the lesser name first."),
-        Panel("categories", "Categories in the last hour", categories, width="third",
-              empty="no window with views is over yet"),
-        Panel("devices", "Devices now", devices, width="third", empty="no minute is over yet"),
-        Panel("abandonment", "Carts left", abandonment, width="third", empty="no cart was left yet",
-              about="By how far they had come."),
-        Panel("left-items", "Items in carts left", left_items, empty="no cart was left yet",
-              about="Of the last 2,000 times that a cart was left; a cart counts once, as it was last."),
-        Panel("searches", "Searched for", searches, empty="nothing was searched for by three browsers",
-              about="In the last hour; what less than three browsers have searched for is not told."),
-        Panel("uplift", "What offers add", uplift, width="full", empty="no offer yet",
-              about="Bought so far, within 7 days of the offer, against the control arm; the difference "
-              "with its 95 % interval (Newcombe 1998)."),
-        Panel("offers", "Latest offers", offers, width="full", empty="no offer yet"),
-        *dashboard_next.PANELS,
-        Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
-              about="Of the last two days of events. Visits of people; revenue is net of refunds, attributed "
-              "over all devices of a person."),
-        Panel("revenue", "Revenue", revenue, empty="no order yet",
-              about="By the time of the order; two days of events."),
-        Panel("privacy", "Consent", privacy, empty="no answer yet"),
-    ),
+    panels=tuple(replace(panel, chosen=dashboard_chosen.CHOSEN.get(panel.id)) for panel in _PANELS),
     detail=Detail("Visitor", person),
-)  # fmt: skip
+    choice=dashboard_chosen.CHOICE,
+)

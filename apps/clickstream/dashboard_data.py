@@ -22,13 +22,13 @@ _BOARDS_MS: Final = 2 * 3_600_000
 _BOARD_ROWS: Final = 50_000
 #: Width of a step of the revenue's chart, ms.
 _STEP_MS: Final = 300_000
-_SESSION: Final = (
+SESSION: Final = (
     "is_final", "start_ms", "end_ms", "events", "page_views", "is_engaged", "is_converted", "campaign", "bot",
     "orders", "revenue_cents", "channel", "device",
 )  # fmt: skip
 #: Sessions that began so long before the newest, and orders, are looked at, ms: not the whole tables.
 LATELY_MS: Final = 48 * 3_600_000
-_FUNNEL: Final = ("funnel", "arm", "reached", "reached_step", "dropped_at", "step_ms")
+FUNNEL: Final = ("funnel", "arm", "reached", "reached_step", "dropped_at", "step_ms")
 
 
 def grouped(rows: pa.Table, keys: Sequence[str], *sums: str) -> list[tuple[tuple[Any, ...], list[int]]]:
@@ -134,16 +134,17 @@ def sessions(data: AppData) -> Sessions | None:
     return (
         None
         if table is None or not table.rows
-        else table.once("sessions", lambda t: _sessions(lately_sessions(t)))
+        else table.once("sessions", lambda t: sessions_of(lately_sessions(t)))
     )
 
 
 def lately_sessions(table: DeltaReader) -> pa.Table:
     """Return the sessions of the last two days of events, people's and bots'."""
-    return table.lately("start_ms", LATELY_MS, _SESSION)
+    return table.lately("start_ms", LATELY_MS, SESSION)
 
 
-def _sessions(rows: pa.Table) -> Sessions:
+def sessions_of(rows: pa.Table) -> Sessions:
+    """Return what sessions are like."""
     import pyarrow.compute as pc
 
     bots = Counter({bot: n for (bot,), (n,) in grouped(rows, ["bot"]) if bot})
@@ -192,10 +193,11 @@ class FunnelStep(NamedTuple):
 def funnel_steps(data: AppData) -> list[FunnelStep]:
     """Return the steps of all funnels, arms side by side."""
     table = data.table("funnels")
-    return [] if table is None or not table.rows else table.once("steps", lambda t: _steps(t.all(_FUNNEL)))
+    return [] if table is None or not table.rows else table.once("steps", lambda t: steps_of(t.all(FUNNEL)))
 
 
-def _steps(rows: pa.Table) -> list[FunnelStep]:
+def steps_of(rows: pa.Table) -> list[FunnelStep]:
+    """Return the steps of rows of funnels."""
     # What a step is called stands in the rows of those who came so far, or dropped there.
     names: dict[tuple[str, int], str] = {}
     ended: dict[tuple[str, str], Counter[int]] = {}

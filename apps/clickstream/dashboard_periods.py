@@ -23,7 +23,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _DAYS: Final = 14
 #: Rows of the books that are looked at: two weeks of some twenty currencies, or more.
 _BOOKS: Final = 2_000
-_SUMS: Final = ("page_views", "is_engaged", "is_converted", "orders", "revenue_cents")
+SUMS: Final = ("page_views", "is_engaged", "is_converted", "orders", "revenue_cents")
 _ITEM: Final = ("item_id", "category", "views_24h", "adds_24h", "sold_24h", "revenue_24h_cents")
 _BOOKED: Final = (
     "orders", "cancelled_orders", "reported_orders", "amount_reported_cents", "net_reported_cents",
@@ -81,12 +81,20 @@ def _period(table: DeltaReader) -> Period | None:
     rows = rows.filter(pc.field("bot") == "")
     if not rows.num_rows:
         return None
-    newest, oldest = pc.max(rows["start_ms"]).as_py(), pc.min(rows["start_ms"]).as_py()
-    length = _DAY_MS if newest - oldest > LATELY_MS * 3 // 4 else _HOUR_MS
+    newest, length, _ = length_of(rows)
     start = pc.field("start_ms")
     now = rows.filter(start > newest - length)
     before = rows.filter((start > newest - 2 * length) & (start <= newest - length))
     return Period(length, _segments(now), _segments(before))
+
+
+def length_of(rows: pa.Table) -> tuple[int, int, str]:
+    """Return when the newest session began (UTC ms), how long a period is (ms), and what that is called."""
+    import pyarrow.compute as pc
+
+    newest, oldest = pc.max(rows["start_ms"]).as_py(), pc.min(rows["start_ms"]).as_py()
+    is_day = newest - oldest > LATELY_MS * 3 // 4
+    return newest, _DAY_MS if is_day else _HOUR_MS, "day" if is_day else "hour"
 
 
 def _segments(rows: pa.Table) -> dict[tuple[str, str], Counts]:
@@ -94,7 +102,7 @@ def _segments(rows: pa.Table) -> dict[tuple[str, str], Counts]:
     for kind in ("", "channel", "device"):
         if kind and kind not in rows.column_names:
             continue  # written by an earlier version
-        for names, numbers in grouped(rows, [kind] if kind else [], *_SUMS):
+        for names, numbers in grouped(rows, [kind] if kind else [], *SUMS):
             found[kind, str(names[0] or "none") if kind else ""] = Counts(*numbers)
     return found
 
@@ -104,8 +112,18 @@ def compared(data: AppData) -> View | None:
     found = period(data)
     if found is None:
         return None
-    now, before = found.now["", ""], found.before["", ""]
     named = "day" if found.length_ms == _DAY_MS else "hour"
+    return compared_rows(named, found.now["", ""], found.before["", ""])
+
+
+def compared_rows(named: str, now: Counts, before: Counts) -> View | None:
+    """Return figures now, before, and how they have changed.
+
+    Args:
+        named: What the length of a period is called.
+        now: Those of the last one.
+        before: Those of the one before.
+    """
     rows: list[list[Cell]] = [
         [name, _said(a, share), _said(b, share) if before.number else None, _change(a, b, share)]
         for name, a, b, share in (

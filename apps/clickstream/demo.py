@@ -13,7 +13,7 @@ import msgspec
 from apps.clickstream.ledger_checks import check_ledger
 from apps.clickstream.offer_checks import Consents
 from apps.clickstream.offers import Offer
-from apps.clickstream.recommend.checks import check_clicks, check_recommendations, check_stock
+from apps.clickstream.recommend.checks import check_clicks, check_read, check_recommendations, check_stock
 from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
@@ -44,6 +44,9 @@ def settings(run_id: str) -> list[str]:
         "cart_timeout=15m",
         "recommend.on=true",
         "recommend.control=0.2",
+        # Lists reach shoppers minutes of event time after their click.
+        "recommend.clicked_within=20m",
+        'funnels=[{"name": "purchase"}, {"name": "persons", "of": "persons", "within": "7d"}]',
         f"orders.rates={RATES}",
     ]
 
@@ -72,6 +75,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         # Shoppers answer offers; of the two hours there must be time for it.
         "--offer-uplift": 0.3,
         "--offer-answer-min": 10,
+        "--list-clicks": 0.3,
+        "--list-patience-min": 20,
         "--duplicates": 0.01,
         "--malformed": 0.002,
         "--bootstrap": run.bootstrap,
@@ -135,6 +140,14 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             rows("recommendations"),
             rows("recommendation_clicks"),
             rows("recommendation_click_through"),
+            within_ms=ms(run.settings.recommend.clicked_within),
+            until_ms=end,
+        ),
+        *check_read(
+            rows("recommendations"),
+            rows("recommendation_clicks"),
+            [t for t in ledger.truths if t.kind == "list"],
+            Consents(rows("consents")),
             within_ms=ms(run.settings.recommend.clicked_within),
             until_ms=end,
         ),

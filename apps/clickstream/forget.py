@@ -42,6 +42,7 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "consents": {"visitor_id": "visitor", "user_id": "user"},
     "abandonments": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
     "profiles": {"person": "person"},
+    "person_funnels": {"person": "person"},
     "offers": {"visitor_id": "visitor", "person": "person"},
     "recommendations": {"visitor_id": "visitor", "person": "person"},
     "recommendation_examples": {"visitor_id": "visitor"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -117,7 +117,7 @@ def walk(funnel: Funnel, marks: dict[str, list[int]]) -> list[int]:
     """
     best: list[int] = []
     for first in marks.get(funnel.steps[0], ()):
-        done = _walk(funnel, marks, first)
+        done = walk_from(funnel, marks, first)
         if len(done) > len(best):
             best = done
         if len(done) == len(funnel.steps):
@@ -125,7 +125,14 @@ def walk(funnel: Funnel, marks: dict[str, list[int]]) -> list[int]:
     return best
 
 
-def _walk(funnel: Funnel, marks: dict[str, list[int]], first: int) -> list[int]:
+def walk_from(funnel: Funnel, marks: Mapping[str, Sequence[int]], first: int) -> list[int]:
+    """Return when the steps of a funnel were done, ms, that is begun at one time of its first step.
+
+    Args:
+        funnel: The funnel.
+        marks: Step → its times, ascending.
+        first: The time.
+    """
     done = [first]
     last = first + funnel.within_ms
     for place, step in enumerate(funnel.steps[1:], 1):
@@ -136,7 +143,9 @@ def _walk(funnel: Funnel, marks: dict[str, list[int]], first: int) -> list[int]:
     return done
 
 
-def _between(steps: Sequence[str], place: int, marks: dict[str, list[int]], after: int, until: int) -> bool:
+def _between(
+    steps: Sequence[str], place: int, marks: Mapping[str, Sequence[int]], after: int, until: int
+) -> bool:
     """Tell whether a step other than the next and the one before comes strictly between two times."""
     others = [*steps[: place - 1], *steps[place + 1 :]]
     return any(after < t < until for step in others for t in marks.get(step, ()))

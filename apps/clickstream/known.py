@@ -49,6 +49,7 @@ class VisitorRules:
         rate_ms: … in less than this are a bot's, ms.
         bots: What else gives bots away.
         funnels: What sessions are measured by.
+        ways: Funnels of persons, over all their sessions and browsers.
         holdout: Share of the persons who are offered nothing by any rule.
         most_events: So many events of a tracker's session are kept until it is over.
         in_order: Whether events wait for the watermark, and are handled in exact order of time.
@@ -68,6 +69,7 @@ class VisitorRules:
     rate_ms: int = 10_000
     bots: BotRules = field(default_factory=BotRules)
     funnels: tuple[Funnel, ...] = (PURCHASE,)
+    ways: tuple[Funnel, ...] = ()
     holdout: float = HOLDOUT
     most_events: int = 2_000
     in_order: bool = False
@@ -122,6 +124,10 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             have been there.
         touch_revision: How often somebody was told of touches.
         behaviour: What it did lately, by which bots are told.
+        marks: Steps of persons' funnels that were done in it: when (UTC ms), which, and by whom; empty: who
+            that was may still change.
+        marks_from: Marks up to here are not kept any more, UTC ms.
+        mark_revision: Grows whenever somebody is told of marks.
     """
 
     consent: int = 0
@@ -145,6 +151,9 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     touches: list[tuple[int, str, str]] = msgspec.field(default_factory=list)
     touch_revision: int = 0
     behaviour: Behaviour | None = None
+    marks: list[tuple[int, str, str]] = msgspec.field(default_factory=list)
+    marks_from: int = 0
+    mark_revision: int = 0
 
     def buys(self, order_id: str, told: Bought) -> tuple[bool, Bought | None]:
         """Take down what an event tells of an order.
@@ -169,11 +178,12 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         """Return the purposes that were allowed at a moment (UTC ms) and still are, as bits."""
         return self.consent if self.answers is None else self.answers.at(at_ms)
 
-    def settle(self, horizon_ms: int) -> None:
+    def settle(self, horizon_ms: int, marked: Callable[[int], None] | None = None) -> None:
         """Keep nothing of who was there, and what was allowed, that only events up to a moment ask for.
 
         Args:
             horizon_ms: Events up to here are not taken any more, UTC ms.
+            marked: Told up to when (UTC ms) owners cannot change any more, before that is forgotten.
         """
         if self.answers is not None:
             self.answers.settle(horizon_ms)
@@ -183,6 +193,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         self.past = [s for s in self.past if s.user_id is None or s.end_ms > horizon_ms]
         there = self.ownership
         if there is None:
+            if marked is not None:
+                marked(horizon_ms)
             return
         # Whose a session is that may still change is asked for again.
         changing = [*self.book.sessions, *(s for s in self.past if s.user_id is not None)]
@@ -191,6 +203,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             (at, by, name or (there.owner(at) if at <= settled else ""))
             for at, by, name in self._all_touches()
         ]
+        if marked is not None:
+            marked(settled)
         there.settle(settled)
         if not there.marks and there.base == (self.user_id or ""):
             self.ownership = None
@@ -297,4 +311,9 @@ def arm_of(person: str, rules: VisitorRules) -> str:
     >>> arm_of("u:1", VisitorRules(holdout=1.0)), arm_of("u:1", VisitorRules(holdout=0.0))
     ('control', 'offer')
     """
-    return "control" if share(person, OFFERS) < rules.holdout else "offer"
+    return arm_in(person, rules.holdout)
+
+
+def arm_in(person: str, holdout: float) -> str:
+    """Return the arm of a person where a share of all is in the hold-out of offers."""
+    return "control" if share(person, OFFERS) < holdout else "offer"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from apps.clickstream.answer_checks import check_answers
+from apps.clickstream.counters import LEAST_SEARCHING, PLACES
 from apps.clickstream.known import HOLDOUT
 from apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
@@ -197,11 +198,20 @@ def _carts(
         for r in rows
         if r["since_ms"] <= until and r["cart_id"] in keys
     }
+    inside = {
+        (t.entity, spell["since_ms"], tuple(spell["items"]))
+        for t in whole
+        for spell in t.detail["idle"]
+        if (t.entity, spell["since_ms"], spell["stage"], spell["value_cents"]) in expected
+    }
+    listed = {(r["cart_id"], r["since_ms"], tuple(r["items"] or ())) for r in rows}
+    told = {one[:2] for one in inside}
     twice = len(rows) - len({(r["cart_id"], r["since_ms"]) for r in rows})
     bought = {t.entity: t.detail["bought_ms"] for t in whole if t.detail["bought_ms"] is not None}
     after = sum(r["since_ms"] >= bought.get(r["cart_id"], r["since_ms"] + 1) for r in rows)
     return [
         same("carts that were left", expected, found, "cart, time, stage and value"),
+        same("items in carts that were left", inside, {one for one in listed if one[:2] in told}, "in order"),
         equal("no cart left twice at one time", 0, twice, of=len(rows)),
         equal("carts left after their purchase", 0, after, of=len(bought)),
     ]
@@ -296,12 +306,49 @@ def _boards(
         first = (truth.last_event_time_ms // _FIVE_MS + 1) * _FIVE_MS
         for end in range(first, min(first + _HOUR_MS, until + 1), _FIVE_MS):
             revenue[end] += value_of_lines(truth)
+    other, hours = _hours_searched(rows, truths["search"], until)
     counted = found["sources.visits/1h"]
     wrong = sum(not certain[end] <= counted[end] <= visits[end] for end in {*visits, *counted})
     note = "but those of who is forgotten before they are over"
     return [
         equal("hours whose visits are not those on the board", 0, wrong, note, of=visits.total()),
+        equal("hours whose search terms are not those on the board", 0, other, of=hours),
         same(
             "revenue on the board", set(revenue.items()), set(found["revenue/1h"].items()), "by hour, cents"
         ),
     ]
+
+
+def _hours_searched(
+    rows: Iterable[dict[str, Any]], truths: Iterable[WorldTruth], until: int
+) -> tuple[int, int]:
+    """Return for how many hours other terms are on the board than were searched for most, of how many.
+
+    An hour ends every five minutes. What less than three browsers have searched for is left out; searches of
+    bots count until they are known as such, and hours of which a search came late or never are left out.
+    """
+    people: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    bots: dict[int, Counter[str]] = defaultdict(Counter)
+    cut = set()
+    for truth in truths:
+        first = (truth.detail["at_ms"] // _FIVE_MS + 1) * _FIVE_MS
+        for end in range(first, min(first + _HOUR_MS, until + 1), _FIVE_MS):
+            if truth.disturbed:
+                cut.add(end)
+            elif truth.detail["bot"]:
+                bots[end][truth.detail["term"]] += 1
+            else:
+                people[end][truth.detail["term"]].append(truth.entity)
+    board: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        if row["board"] == "searches/1h" and row["window_end_ms"] <= until:
+            board[row["window_end_ms"]][row["item"]] = row["value"]
+    hours = {*people, *bots, *board} - cut
+    return sum(not _holds(board[end], people[end], bots[end]) for end in hours), len(hours)
+
+
+def _holds(told: dict[str, int], people: dict[str, list[str]], bots: Counter[str]) -> bool:
+    if any(not len(people[term]) <= n <= len(people[term]) + bots[term] for term, n in told.items()):
+        return False
+    missing = [len(by) for term, by in people.items() if term not in told and len(set(by)) >= LEAST_SEARCHING]
+    return not missing or (len(told) == PLACES and max(missing) <= min(told.values()))

@@ -256,6 +256,26 @@ class Absorb(msgspec.Struct, frozen=True, gc=False, tag="browser-absorbed"):
     carts: list[str]
 
 
+class Marked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="browser-marked"):
+    """Which steps of funnels somebody has done in a browser.
+
+    Attributes:
+        person: Who.
+        at_ms: When that was known, UTC ms.
+        visitor: The browser.
+        marks: Step → when it was done, UTC ms: all that was done there after ``since_ms``.
+        since_ms: Of what was done up to here nothing else is said.
+        revision: Of several tellings of a browser the highest holds.
+    """
+
+    person: str
+    at_ms: int
+    visitor: str
+    marks: dict[str, list[int]]
+    since_ms: int
+    revision: int
+
+
 class Absorbed(msgspec.Struct, frozen=True, gc=False, tag="browser-went"):
     """What was done in a browser while nobody was known by it is part of somebody else's profile now.
 
@@ -270,18 +290,20 @@ class Absorbed(msgspec.Struct, frozen=True, gc=False, tag="browser-went"):
     into: str
 
 
-class Unlink(msgspec.Struct, frozen=True, gc=False, tag="browser-unlinked"):
+class Unlink(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="browser-unlinked"):
     """A browser is nobody's any more.
 
     Attributes:
         person: Whose it was.
         at_ms: When, UTC ms.
         visitor: The browser.
+        forgotten: Nothing may be known of it any more, nor that it was this person's.
     """
 
     person: str
     at_ms: int
     visitor: str
+    forgotten: bool = False
 
 
 class Details(msgspec.Struct, frozen=True, gc=False, tag="account"):
@@ -372,18 +394,20 @@ class CapsGo(msgspec.Struct, frozen=True, gc=False, tag="caps-go"):
     into: str
 
 
-class CapsBack(msgspec.Struct, frozen=True, gc=False, tag="caps-back"):
+class CapsBack(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="caps-back"):
     """A browser is not a person's any more, nor what was offered in it before a login.
 
     Attributes:
         person: Whose it was.
         at_ms: When, UTC ms.
         visitor: The browser.
+        forgotten: Nothing may be known of it any more.
     """
 
     person: str
     at_ms: int
     visitor: str
+    forgotten: bool = False
 
 
 class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="shopping"):
@@ -599,7 +623,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False):
 
 ToShard = ItemCount | VisitCount
 ToCart = CartChange | CartOwner | EraseCart
-ToBrowsers = Link | Unlink | Absorb | Absorbed
+ToBrowsers = Link | Unlink | Absorb | Absorbed | Marked
 ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBack
 

@@ -121,8 +121,13 @@ class Ownership(msgspec.Struct, array_like=True, gc=False):
         return self.at(start_ms) or self._next(end_ms)
 
     def _next(self, at_ms: int) -> str:
+        mark = self.next_after(at_ms)
+        return NOBODY if mark is None else mark[1]
+
+    def next_after(self, at_ms: int) -> Mark | None:
+        """Return which account is there next after a moment (UTC ms), and when; ``None``: none is known."""
         place = bisect_right(self.marks, at_ms, key=itemgetter(0))
-        return next((user for _, user in self.marks[place:] if user), NOBODY)
+        return next((mark for mark in self.marks[place:] if mark[1]), None)
 
     def runs(self) -> dict[int, str]:
         """Return since when (UTC ms) who was there: where one account follows another, or nobody."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
+from apps.clickstream.activity_counts import HOUR_MS
 from apps.clickstream.consent import STITCH, purposes_of
 from apps.clickstream.events import Consent, Forget
+from apps.clickstream.funnels import Funnel
+from apps.clickstream.known import HOLDOUT
 from apps.clickstream.messages import (
     Absorb,
     Absorbed,
@@ -17,18 +20,19 @@ from apps.clickstream.messages import (
     Details,
     ErasePerson,
     Link,
+    Marked,
     MarketingConsent,
     OrderPlaced,
     Purchase,
     Shopping,
-    ToOffers,
     ToPerson,
     Unlink,
 )
+from apps.clickstream.person_ways import PersonWays
 from apps.clickstream.profiles import LOOK_BACK_MS, Person, Profile, profile_row
 from apps.clickstream.rows import digest_of
 from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
-from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace import Context, Timer, arrival, days, side_output, value_state
 
 _BOUGHT: Final = "person"
 _STALE: Final = "stale"
@@ -38,7 +42,7 @@ _CARTS: Final = 10
 _BROWSERS: Final = 16
 
 
-class Persons(KeyedProcess[ToPerson, ToOffers]):
+class Persons(PersonWays):
     """Keeps profiles, attributes purchases to touches, and tells the offers what a person does.
 
     Args:
@@ -46,6 +50,9 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
             the last thing done, so that nothing is missing from the row of somebody who has gone.
         look_back_ms: A touch so long before an order has not brought it, ms.
         merges_caps: Whether what was offered in a browser counts for whoever logs in there.
+        funnels: Funnels of persons.
+        holdout: Share of the persons who are offered nothing by any rule, by which the arm of their rows is.
+        lateness_ms: So long behind the watermark a browser may still tell of a step, ms.
     """
 
     name = "Persons"
@@ -64,17 +71,25 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         look_back_ms: int = LOOK_BACK_MS,
         *,
         merges_caps: bool = False,
+        funnels: tuple[Funnel, ...] = (),
+        holdout: float = HOLDOUT,
+        lateness_ms: int = 2 * HOUR_MS,
     ) -> None:
         self._profile_every_ms, self._look_back_ms = profile_every_ms, look_back_ms
         self._merges_caps = merges_caps
+        super().__init__(funnels, holdout, lateness_ms)
 
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
         person = self.person.value or Person()
         self._catch_up(person, ctx)
         erased = self.erased.value
-        if erased is not None and not isinstance(event, ErasePerson) and is_suppressed(erased, event.at_ms):
+        if isinstance(event, Marked):
+            self._marked(event, person.register, erased, ctx)
+        elif erased is not None and not isinstance(event, ErasePerson) and is_suppressed(erased, event.at_ms):
             self._of_before(event, erased, ctx)
+        elif isinstance(event, Unlink) and event.forgotten and self.person.value is None:
+            return  # nothing is known of the person: nor is by that
         elif isinstance(event, ConsentSaid):
             self._said(event, person, ctx)
         elif isinstance(event, Activity):
@@ -103,7 +118,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
                 if self._merges_caps:
-                    ctx.emit(CapsBack(event.person, event.at_ms, event.visitor))
+                    ctx.emit(CapsBack(event.person, event.at_ms, event.visitor, event.forgotten))
             elif isinstance(event, Absorb):
                 self._absorb(event, person, ctx)
             elif isinstance(event, Absorbed):
@@ -170,7 +185,10 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
         """Take an answer: what is withdrawn in one browser ends in all of them."""
         register = person.register
         before = register.refused
+        ways = self._standing(register, ctx)
         news = register.take(event.bits, event.at_ms, event.granted)
+        if event.bits & STITCH:
+            self._ways_said(event, ways, register, ctx)
         self.person.value = person
         ctx.emit(event)
         if not news:
@@ -256,6 +274,7 @@ class Persons(KeyedProcess[ToPerson, ToOffers]):
                 ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
             for cart in person.carts:
                 ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
+        self._no_ways(event.at_ms, person.register, ctx)
         self.person.clear()
         ctx.timers.delete(_BOUGHT)
         ctx.timers.delete(_STALE)

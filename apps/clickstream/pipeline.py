@@ -33,6 +33,7 @@ def entities(
     look_back_ms: int = LOOK_BACK_MS,
     *,
     merges_caps: bool = False,
+    persons: Persons | None = None,
 ) -> KeyedProcess[Any, Any]:
     """Return the processes of carts, persons, shards and orders, in one operator.
 
@@ -41,11 +42,12 @@ def entities(
         orders: That of orders, with what it is told of currencies and tax.
         look_back_ms: A touch so long before an order has not brought it, ms.
         merges_caps: Whether what was offered in a browser counts for whoever logs in there.
+        persons: That of persons, where it is told more than that.
     """
     return multiplex(
         {
             "carts": Carts(cart_timeout_ms),
-            "persons": Persons(look_back_ms=look_back_ms, merges_caps=merges_caps),
+            "persons": persons or Persons(look_back_ms=look_back_ms, merges_caps=merges_caps),
             "shards": Shards(),
             "orders": orders or Orders(),
         },
@@ -173,7 +175,6 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
         topics = {"Recommender.main": names.recommendations}
     rules = settings.offer_rules() if offers is None else offers
     holdout, merges = settings.offers.control, settings.offers.merge_caps
-    look_back_ms = ms(settings.channels.look_back)
     # Outputs of the last link have their bare names.
     third = "Results." if merges else ""
     if merges:
@@ -183,7 +184,7 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
         tables |= {"late": "late_results", "dead_letters": "dead_results"}
     return followed(
         visited,
-        entities(ms(settings.cart_timeout), settings.orders_process(), look_back_ms, merges_caps=merges),
+        entities(ms(settings.cart_timeout), settings.orders_process(), persons=settings.persons_process()),
         results(rules, holdout, settings.channels_table(), merges_caps=merges),
         Caps(rules, holdout) if merges else None,
     ).write(
@@ -201,6 +202,9 @@ def topology(settings: ClickstreamSettings, offers: tuple[OfferRule, ...] | None
             f"{first.name}.dead_letters": "dead_letters",
             "Entities.abandonments": "abandonments",
             "Entities.profiles": Upsert("profiles", ("person",), "revision", "deleted"),
+            "Entities.person_funnels": Upsert(
+                "person_funnels", ("funnel", "person", "way"), "revision", "deleted"
+            ),
             "Entities.items": Upsert("items", ("item_id",), "as_of_ms"),
             "Entities.order_rows": Upsert("orders", ("order_id",), "revision"),
             "Entities.late": "late_entities",

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from apps.clickstream.activity_counts import HOUR_MS
 from apps.clickstream.bots import BotRules, Pace
 from apps.clickstream.channels import TABLE, Channels, read_channels
 from apps.clickstream.funnels import PURCHASE, Funnel
@@ -16,6 +17,7 @@ from apps.clickstream.messages import SHARDS
 from apps.clickstream.money import Rates, read_rates
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
 from apps.clickstream.orders import Orders
+from apps.clickstream.persons import Persons
 from apps.clickstream.profiles import LOOK_BACK_MS
 from apps.clickstream.recommend.learned import MODEL_NAME, NextModel
 from apps.clickstream.recommend.process import Recommending
@@ -116,6 +118,9 @@ class FunnelSettings(Section):
     steps: tuple[str, ...] = PURCHASE.steps
     within: Duration = timedelta(hours=1)
     strict: bool = False
+    of: Literal["sessions", "persons"] = Field(
+        default="sessions", description="whose ways: of each session, or of persons over all their browsers"
+    )
 
 
 class ChannelSettings(Section):
@@ -244,7 +249,8 @@ class ClickstreamSettings(AppSettings):
             rate_events=own.rate_events,
             rate_ms=ms(own.rate_within),
             bots=own.bots.rules(),
-            funnels=tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in self.funnels),
+            funnels=self._funnels("sessions"),
+            ways=self._funnels("persons"),
             holdout=self.offers.control,
             most_events=sessions.most_events,
             in_order=own.in_order,
@@ -253,6 +259,21 @@ class ClickstreamSettings(AppSettings):
             shards=self.boards.shards,
             rates=self.rates(),
             channels=self.channels_table(),
+        )
+
+    def _funnels(self, of: str) -> tuple[Funnel, ...]:
+        told = [f for f in self.funnels if f.of == of]
+        return tuple(Funnel(f.name, f.steps, ms(f.within), f.strict) for f in told)
+
+    def persons_process(self) -> Persons:
+        """Return the process of persons."""
+        return Persons(
+            look_back_ms=ms(self.channels.look_back),
+            merges_caps=self.offers.merge_caps,
+            funnels=self._funnels("persons"),
+            holdout=self.offers.control,
+            # Later than a repeat is told nothing is a step any more; an hour more for the links between.
+            lateness_ms=ms(self.visitors.repeats) + HOUR_MS,
         )
 
     def channels_table(self) -> Channels:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.clickstream.counters import MINUTE_MS, SPANS, ItemFeatures, Shard, item_features, tell
+from apps.clickstream.counters import MINUTE_MS, SPANS, Counted, ItemFeatures, Shard, item_features, tell
 from apps.clickstream.messages import ItemCount, ShardWindow, ToShard, VisitCount
-from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, side_output, value_state
 
 _WINDOW: Final = "shard"
 #: When a shard looks again for what it can drop, ms.
@@ -27,6 +27,9 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
     order = arrival(commutes=True)
     # Shards end by themselves; the time to live is for what nobody thought of.
     shard = value_state(Shard, ttl=days(7))
+    # Of many items and a day: a batch writes the parts that it counts in.
+    by_hour = map_state(str, list[int], ttl=days(7), paged=True)
+    categories = map_state(str, str, ttl=days(7), paged=True)
     items = side_output(ItemFeatures)
 
     def __init__(self, lateness_ms: int = 60 * MINUTE_MS) -> None:
@@ -37,10 +40,11 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         shard = self.shard.value
         if shard is None:
             shard = Shard()
+        counted = Counted(shard, self.by_hour, self.categories)
         if isinstance(event, VisitCount):
             shard.visit(event)
         else:
-            shard.count(event)
+            counted.count(event)
         self.shard.value = shard
         if ctx.on_time:
             # Where that is over already it fires in this batch: nobody has been told of that window yet.
@@ -49,7 +53,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             less = isinstance(event, ItemCount) and event.quantity < 0
             search = isinstance(event, ItemCount) and event.what == "search"
             self._correct(
-                shard, event.at_ms // MINUTE_MS, ctx, also_empty=less, only="searches/1h" if search else ""
+                counted, event.at_ms // MINUTE_MS, ctx, also_empty=less, only="searches/1h" if search else ""
             )
             later = shard.next_end((ctx.watermark + 1) // MINUTE_MS)
             due = ctx.watermark + _DROP_MS if later is None else later * MINUTE_MS - 1
@@ -64,13 +68,14 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         shard = self.shard.value
         if shard is None:
             return
+        counted = Counted(shard, self.by_hour, self.categories)
         end = (timer.at + 1) // MINUTE_MS
         if end * MINUTE_MS == timer.at + 1:
-            for told in tell(shard, ctx.key, end):
+            for told in tell(counted, ctx.key, end):
                 ctx.emit(told)
-            for row in item_features(shard, end):
+            for row in item_features(counted, end):
                 ctx.output(self.items, row)
-        shard.forget(end - self._lateness_ms // MINUTE_MS)
+        counted.forget(end - self._lateness_ms // MINUTE_MS)
         later = shard.next_end(end)
         if later is None:
             if shard.empty:
@@ -85,11 +90,13 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         """Return what is later than the end of any window."""
         return latest + _END_MS + self._lateness_ms
 
-    def _correct(self, shard: Shard, minute: int, ctx: Context, *, also_empty: bool, only: str = "") -> None:
+    def _correct(
+        self, counted: Counted, minute: int, ctx: Context, *, also_empty: bool, only: str = ""
+    ) -> None:
         """Tell the windows again that are over and have changed, if they may still change.
 
         Args:
-            shard: What was counted, with what came late.
+            counted: What was counted, with what came late.
             minute: When that was, minutes since the epoch.
             ctx: Where it is told.
             also_empty: Something was taken off: boards on which nothing is are told, too.
@@ -102,6 +109,6 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             first = -(-(minute + 1) // every) * every
             ends.update(range(first, min(minute + length, over) + 1, every))
         for end in sorted(e for e in ends if e > oldest):
-            for told in tell(shard, ctx.key, end, also_empty=also_empty):
+            for told in tell(counted, ctx.key, end, also_empty=also_empty):
                 if only in ("", told.board):
                     ctx.emit(told, on_time=True, revision=1)

@@ -15,6 +15,7 @@ from apps.clickstream.events import (
     Refund,
     ShopEvent,
     identity_of,
+    order_of,
     to_cents,
 )
 from apps.clickstream.known import (
@@ -118,9 +119,11 @@ class Visitors(VisitorTold):
         return known
 
     def _click(self, event: Click, known: Known, ctx: Context) -> None:
-        rules, at = self._rules, ctx.event_time
+        rules, at, visitor = self._rules, ctx.event_time, str(ctx.key)
         campaign = rules.channels.landing(event)
         crawler = is_crawler(event.user_agent)
+        before = self._marks.owned(known, visitor) if self._marks else {}
+        was = known.bought.get(order_of(event)) if event.event_type == "purchase" else None
         if not crawler and not known.bot:
             known.bot = self._gives_away(event, known, at)
         buys = crawler or bool(known.bot) or self._buys(event, known, ctx)
@@ -137,6 +140,11 @@ class Visitors(VisitorTold):
             session.user_id = self._owner_of(session, known)
             self._count(event, known, ctx, buys=buys)
             self._tell(event, known, owner, ctx, buys=buys)
+            if self._marks:
+                if was is not None and buys:  # an earlier event tells of the order
+                    self._marks.drop(known, was.at_ms, "purchase")
+                self._mark(event, known, ctx, buys=buys)
+                self._tell_marks(before, known, ctx)
         if over and ctx.event_time <= ctx.watermark:
             if session.closed or session.end_ms + rules.sessions.ends_after() <= ctx.watermark:
                 session.closed = session.closed or "inactivity"
@@ -193,7 +201,8 @@ class Visitors(VisitorTold):
         horizon = timer.at - rules.repeats_ms
         if seen and min(map(seen_at, seen.values())) <= horizon:
             known.seen = seen = {event: mark for event, mark in seen.items() if seen_at(mark) > horizon}
-        known.settle(horizon)
+        marks, browser = self._marks, str(ctx.key)
+        known.settle(horizon, (lambda until: marks.settle(known, until, horizon, browser)) if marks else None)
         due = known.book.due(rules.sessions, rules.session_lateness_ms)
         counted = self._counted_until(known)
         if due is None and not seen and timer.at < counted:

@@ -9,7 +9,8 @@ from apps.clickstream.consent import ConsentChange
 from apps.clickstream.events import INPUTS, Click, ShopEvent, order_of, to_cents
 from apps.clickstream.funnels import FunnelResult
 from apps.clickstream.known import Known, VisitorRules
-from apps.clickstream.messages import Looked, OrderRefunded, OrderTold, ToCart, ToPerson, ToShard
+from apps.clickstream.marks import BrowserMarks, Owned
+from apps.clickstream.messages import Looked, Marked, OrderRefunded, OrderTold, ToCart, ToPerson, ToShard
 from apps.clickstream.order_money import KeptLine
 from apps.clickstream.rows import Erased, Identity, OwnerChange, SessionRow
 from apps.clickstream.suppression import SUPPRESSED, Suppressed
@@ -53,11 +54,33 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
             for step in {f.steps[0] for f in funnels} - later
         }
         self._steps = {step for f in funnels for step in f.steps}
+        self._marks = BrowserMarks(self._rules.ways, self._rules.shared)
 
     @staticmethod
     def person(user: str | None, visitor: str) -> str:
         """Return whom something concerns: the account where that is known and allowed, or the browser."""
         return f"u:{user}" if user is not None else f"v:{visitor}"
+
+    def _tell_marks(self, before: Owned, known: Known, ctx: Context, *, since_ms: int | None = None) -> None:
+        """Tell persons what they have done in the browser, where that is other than it was.
+
+        Args:
+            before: What each was told.
+            known: What is known of the browser.
+            ctx: The context.
+            since_ms: Of what was done up to here nothing is said; None: of what is not known any more.
+        """
+        browser = str(ctx.key)
+        now = self._marks.owned(known, browser)
+        changed = [who for who in sorted({*before, *now}) if before.get(who) != now.get(who)]
+        if not changed:
+            return
+        # What was known may be forgotten, and the browser still be there: it grows all the same.
+        known.mark_revision = max(known.mark_revision + 1, ctx.event_time)
+        since = known.marks_from if since_ms is None else since_ms
+        for person in changed:
+            told = Marked(person, ctx.event_time, browser, now.get(person, {}), since, known.mark_revision)
+            ctx.emit(told)
 
     def _order(self, event: Click, ctx: Context) -> None:
         """Tell of the order, if the event does; whoever asks knows it by its identity."""

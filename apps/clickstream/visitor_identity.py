@@ -19,6 +19,7 @@ from apps.clickstream.consent import (
 )
 from apps.clickstream.events import Click, Consent, Erasure, Forget, ItemChange, Refund, ShopEvent
 from apps.clickstream.known import TICK, Known
+from apps.clickstream.marks import Owned
 from apps.clickstream.messages import (
     SHOP,
     Absorb,
@@ -245,6 +246,7 @@ class VisitorIdentity(VisitorSessions):
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         self._forget_visit(cause, ctx)
+        marked = self._marks.owned(known, str(ctx.key)) if self._marks else {}
         last = {known.user_id} if known.user_id is not None else set()
         lately = set(known.ownership.runs().values()) - {NOBODY} if known.ownership is not None else set()
         for user in sorted({*last, *lately}):
@@ -257,6 +259,15 @@ class VisitorIdentity(VisitorSessions):
             ]
             known.user_id = None
         known.ownership, known.part, known.carts = None, None, []
+        if self._marks:
+            self._unmark(marked, known, ctx)
+
+    def _unmark(self, before: Owned, known: Known, ctx: Context) -> None:
+        """Take away from persons what they did here, but for what they did long before."""
+        at = ctx.event_time
+        known.marks = [one for one in known.marks if one[0] > at and may_stitch(known.allowed(one[0]))]
+        known.marks_from = max(known.marks_from, at)
+        self._tell_marks(before, known, ctx, since_ms=at - self._marks.within_ms)
 
     def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
         """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""
@@ -278,6 +289,11 @@ class VisitorIdentity(VisitorSessions):
         ctx.output(self.erasures, erased)
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
+        for user in sorted(self._users_of(known)):
+            ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
+        if known is not None and self._marks:
+            marked, known.marks = self._marks.owned(known, str(subject)), []
+            self._unmark(marked, known, ctx)
         self.known.clear()
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
@@ -287,6 +303,15 @@ class VisitorIdentity(VisitorSessions):
             person = subject[2:] if subject.startswith("p:") else f"v:{subject}"
             ctx.emit(ErasePerson(person, ctx.event_time, cause))
             self._forget_visit(cause, ctx)
+
+    @staticmethod
+    def _users_of(known: Known | None) -> set[str]:
+        """Return the accounts that a browser is, or was lately, known to be of."""
+        if known is None:
+            return set()
+        there = set() if known.ownership is None else {known.ownership.base, *known.ownership.runs().values()}
+        named = {name for _, _, name in known.touches}
+        return {*there, *known.owners, *named, known.user_id or NOBODY} - {NOBODY}
 
     def _forget_visit(self, cause: str, ctx: Context) -> None:
         if self._rules.recommends:

@@ -9,6 +9,7 @@ from zlib import crc32
 from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
 from apps.clickstream.consent import may_offer, may_stitch
 from apps.clickstream.events import Click, ItemChange, order_of, to_cents
+from apps.clickstream.funnels import step_of
 from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
 from apps.clickstream.messages import (
     SHOP,
@@ -177,6 +178,13 @@ class VisitorTold(VisitorIdentity):
             ctx.emit(done)
             if owner is None:
                 self._part(known).observe(done.kind, at, done.subject, done.category, cents)
+
+    def _mark(self, event: Click, known: Known, ctx: Context, *, buys: bool) -> None:
+        """Take down which step of persons' funnels a click is, where it may be known of whom."""
+        kind, at = event.event_type, ctx.event_time
+        step = step_of(kind, event.page_type, event.step)
+        if step in self._marks.steps and (buys or kind != "purchase") and may_stitch(known.allowed(at)):
+            self._marks.take(known, at, step)
 
     def _item(self, event: ItemChange, ctx: Context) -> None:
         """Tell the shop what is true of an item."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from generators.clickstream import truths
 from generators.clickstream.campaigns import DIRECT
 from generators.clickstream.catalogue import Catalogue
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
@@ -86,7 +87,8 @@ class Bots:
             else:
                 trail.wait(fast + int(draw() * (slow - fast)))
                 if by == "pace" and place % _SEARCH_EVERY == 0:
-                    trail.click("search", "search", f"{SHOP}/search", query=item.category)
+                    place = trail.click("search", "search", f"{SHOP}/search", query=item.category)
+                    trail.mark(place, truths.search(trail, item.category, place, bot=True))
                 else:
                     trail.view(item)
         truth = Truth(

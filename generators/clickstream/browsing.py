@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
+from generators.clickstream import truths
 from generators.clickstream.campaigns import Channel, other_campaign
 from generators.clickstream.carts import Cart
 from generators.clickstream.catalogue import Catalogue, Item
@@ -192,6 +193,7 @@ def _section_url(item: Item) -> str:
 def _look_up(trail: Trail, item: Item, *, by_search: bool) -> None:
     if by_search:
         # People search for a kind of thing, not for an item.
-        trail.click("search", "search", f"{SHOP}/search?q={item.category}", query=item.category)
+        place = trail.click("search", "search", f"{SHOP}/search?q={item.category}", query=item.category)
+        trail.mark(place, truths.search(trail, item.category, place))
     else:
         trail.click("page_view", "category", _section_url(item), category=item.category)

@@ -17,11 +17,13 @@ class CartStep(NamedTuple):
         at_ms: When, ms since the epoch, UTC.
         stage: How far it has come: ``cart``, a step of the checkout, or ``bought``.
         cents: What it is worth afterwards.
+        items: What is in it then, most pieces first; of equals the lesser name.
     """
 
     at_ms: int
     stage: str
     cents: int
+    items: tuple[str, ...] = ()
 
 
 class Cart:
@@ -46,13 +48,20 @@ class Cart:
         """What its items cost, cents."""
         return sum(item.cents * quantity for item, quantity in self.lines)
 
+    @property
+    def items(self) -> tuple[str, ...]:
+        """What is in it, most pieces first; of equals the lesser name."""
+        return tuple(
+            item.item_id for item, _ in sorted(self.lines, key=lambda one: (-one[1], one[0].item_id))
+        )
+
     def holds(self, item: Item) -> bool:
         """Tell whether an item is in it."""
         return any(held is item for held, _ in self.lines)
 
     def note(self, at_ms: int, stage: str, place: int) -> None:
         """Take down that something happened to it, in the event at this place."""
-        self.steps.append(CartStep(at_ms, stage, self.cents))
+        self.steps.append(CartStep(at_ms, stage, self.cents, self.items))
         self.places.append(place)
 
 
@@ -66,11 +75,12 @@ def idle_spells(steps: list[CartStep]) -> list[dict[str, Any]]:
         steps: All that happened to the cart, in order of time.
 
     Returns:
-        Per spell ``since_ms``, ``until_ms`` (None: for ever), ``stage``, ``value_cents`` and what ended it:
-        ``purchase``, ``activity`` or ``nothing``.
+        Per spell ``since_ms``, ``until_ms`` (None: for ever), ``stage``, ``value_cents``, ``items`` and what
+        ended it: ``purchase``, ``activity`` or ``nothing``.
 
-    >>> idle_spells([CartStep(0, "cart", 999), CartStep(1_000_000, "bought", 999)])
-    [{'since_ms': 0, 'until_ms': 1000000, 'stage': 'cart', 'value_cents': 999, 'ended_by': 'purchase'}]
+    >>> (spell,) = idle_spells([CartStep(0, "cart", 999, ("a",)), CartStep(1_000_000, "bought", 999)])
+    >>> spell["until_ms"], spell["value_cents"], spell["items"], spell["ended_by"]
+    (1000000, 999, ['a'], 'purchase')
     """
     spells = []
     for place, step in enumerate(steps):
@@ -86,6 +96,7 @@ def idle_spells(steps: list[CartStep]) -> list[dict[str, Any]]:
                 "until_ms": None if then is None else then.at_ms,
                 "stage": step.stage,
                 "value_cents": step.cents,
+                "items": list(step.items),
                 "ended_by": ended_by,
             }
         )

@@ -1,4 +1,4 @@
-"""The shop in a loop with an app: shoppers answer its offers."""
+"""The shop in a loop with an app: shoppers answer its offers, and click on its lists of next items."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from generators.clickstream.answers import OfferMade
+from generators.clickstream.lists import ListMade
 from generators.clickstream.profile import ClickstreamProfile
 from generators.clickstream.simulation import Shop, truth_of_offers
 from generators.engine.loop import Loop
 from generators.engine.simulated import Simulated, Truth
 
 #: Topics of an app's messages, and what is on them.
-APP_TOPICS: Final[dict[str, type[Any]]] = {"clickstream.offers": OfferMade}
+APP_TOPICS: Final[dict[str, type[Any]]] = {
+    "clickstream.offers": OfferMade,
+    "clickstream.recommendations": ListMade,
+}
 
 
 class ShopWorld:
@@ -22,7 +26,8 @@ class ShopWorld:
 
     What nobody reacts to is as :func:`~generators.clickstream.simulation.simulate` has it. Of each offer it
     is a truth whether it was shown, whether the cart would have been bought anyway, and whether the offer
-    adds a purchase; the truth stands at the next event that happens.
+    adds a purchase; the truth stands at the next event that happens. So it is of each list that
+    somebody reads (``list_clicks``): how likely it was to be clicked, and what was.
 
     Args:
         profile: What it is made from; ``events`` is no concern of it.
@@ -39,10 +44,18 @@ class ShopWorld:
         self.now_ms = profile.start_ms
         #: Offers that were taken.
         self.offers = 0
+        #: Lists that were read.
+        self.lists = 0
         self._told: list[Truth] = [truth_of_offers(profile)]
 
-    def receive(self, message: OfferMade) -> None:
-        """Take an offer; one that has come before is left out."""
+    def receive(self, message: OfferMade | ListMade) -> None:
+        """Take an offer or a list; one that has come before is left out."""
+        if isinstance(message, ListMade):
+            read = self._shop.read(message, self.now_ms)
+            if read is not None:
+                self.lists += 1
+                self._told.append(read)
+            return
         truth = self._shop.offer(message, self.now_ms)
         if truth is not None:
             self.offers += 1

@@ -29,6 +29,9 @@ class ClickstreamProfile(Profile):
         recovery: Share of abandoned carts that are bought later when nothing is offered, 0 to 1.
         offer_uplift: What an offer adds to that share, -1 to 1; see ``responds``.
         offer_answer_min: Who buys because of an offer comes so many minutes after it, as a median.
+        list_clicks: How likely the first item of a list of next items is clicked, 0 to 0.3, by who has
+            stopped looking around; see ``Lists``.
+        list_patience_min: Who has stopped reads lists that were made at most so many minutes ago.
         refunds: Share of orders that come back at least in part, 0 to 1.
         refund_after_h: After how many hours they do, as a median.
         cancellations: Share of orders that are cancelled at least in part, 0 to 1; none of them comes back.
@@ -53,6 +56,8 @@ class ClickstreamProfile(Profile):
     recovery: float = 0.075
     offer_uplift: float = 0.05
     offer_answer_min: float = 60.0
+    list_clicks: float = 0.0
+    list_patience_min: float = 10.0
     refunds: float = 0.06
     refund_after_h: float = 72.0
     cancellations: float = 0.02
@@ -96,6 +101,12 @@ class ClickstreamProfile(Profile):
             0 < self.offer_answer_min <= 10_000,
             "answers to an offer come after up to 10,000 minutes",
             self.offer_answer_min,
+        )
+        check(0 <= self.list_clicks <= 0.3, "list clicks is a share between 0 and 0.3", self.list_clicks)
+        check(
+            0 < self.list_patience_min <= 30,
+            "lists are read for up to 30 minutes: then a session is over",
+            self.list_patience_min,
         )
         check(0 < self.refund_after_h <= 1_000, "refunds come after up to 1,000 hours", self.refund_after_h)
         check(0 <= self.heartbeat_s <= 300, "heartbeat is 0 to 300 seconds", self.heartbeat_s)

@@ -71,7 +71,7 @@ class Return:
         steps = []
         for stage, pause in zip([*stages, "bought"], self.pauses[1:], strict=True):
             at_ms += pause
-            steps.append(CartStep(at_ms, stage, cents))
+            steps.append(CartStep(at_ms, stage, cents, self.cart.items))
         return steps
 
 

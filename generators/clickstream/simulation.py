@@ -13,6 +13,7 @@ from generators.clickstream import truths
 from generators.clickstream.answers import Answers, OfferMade
 from generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
 from generators.clickstream.catalogue import Catalogue
+from generators.clickstream.lists import ListMade, Lists
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from generators.clickstream.seasons import Arrivals
 from generators.clickstream.stock import Stock
@@ -71,7 +72,8 @@ class Shop:
         self._agenda: list[tuple[int, int, Plan]] = []
         self._waiting = _Calendar()
         self._answers = Answers(profile, names) if answers else None
-        self._visits = Visits(profile, names, catalogue, self._later, self._answers)
+        self._lists = Lists(profile, names, catalogue) if answers and profile.list_clicks else None
+        self._visits = Visits(profile, names, catalogue, self._later, self._answers, self._lists)
         self._bots = Bots(profile, names, catalogue)
         rate, seed = profile.event_rate, profile.seed
         arrivals = Arrivals(
@@ -138,6 +140,20 @@ class Shop:
         truth, left, returns = found
         if left is not None and returns is not None:
             self._visits.come_back(returns, shared=left.shared)
+        return truth
+
+    def read(self, made: ListMade, now_ms: int) -> Truth | None:
+        """Let a visitor read a list of next items; return what is true of it, ``None`` if nobody reads it.
+
+        Args:
+            made: The list.
+            now_ms: Up to when events have been yielded, UTC ms.
+        """
+        if self._lists is None or (found := self._lists.take(made, now_ms)) is None:
+            return None
+        truth, clicked = found
+        if clicked is not None:
+            self._later(clicked.event_time_ms, lambda: [clicked])
         return truth
 
     def _next(self) -> int:

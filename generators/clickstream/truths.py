@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from generators.clickstream.carts import Cart, CartStep, idle_spells
 from generators.clickstream.events import ItemChange
 from generators.clickstream.visitors import Device, Person, Touch
 from generators.engine.simulated import Truth
+
+if TYPE_CHECKING:
+    from generators.clickstream.trail import Trail
 
 SCENARIOS: Final = {
     "session": "clicks of one visitor with pauses of 30 minutes at most; at all of them",
@@ -23,6 +26,8 @@ SCENARIOS: Final = {
     "cancellation": "part or all of an order is not sent",
     "uplift": "what an offer adds to the share of abandoned carts that are bought; at the first event",
     "item": "what is true of an item from then on: category, price, pieces",
+    "search": "somebody searches for something; at the search",
+    "list": "of --loop: a list of next items that somebody reads, how likely a click was, and which came",
     "offer": "of --loop: an app's offer, whether it was shown, and whether it adds a purchase",
 }
 
@@ -105,6 +110,24 @@ def uplift(run: str, recovery: float, offer_uplift: float) -> Truth:
         entity="offer",
         expected="recovered_in_interval",
         detail={"recovery": recovery, "uplift": offer_uplift},
+    )
+
+
+def search(trail: Trail, term: str, place: int, *, bot: bool = False) -> Truth:
+    """Return the truth about a search at the present moment of a visit.
+
+    Args:
+        trail: The visit.
+        term: What is searched for.
+        place: Place of the search in the visit.
+        bot: Whether it is a bot's: until that is known, it counts.
+    """
+    return Truth(
+        truth_id=f"search-{trail.visitor_id}-{trail.number:x}-{place:x}",
+        kind="search",
+        entity=trail.visitor_id,
+        expected="counted",
+        detail={"term": term, "at_ms": trail.at_ms, "bot": bot},
     )
 
 

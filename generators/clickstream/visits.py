@@ -16,6 +16,7 @@ from generators.clickstream.checkout import STEPS, buy, do_step, remove_some, st
 from generators.clickstream.consents import Consents
 from generators.clickstream.events import Customer, Erasure
 from generators.clickstream.heartbeats import Heartbeats
+from generators.clickstream.lists import Lists
 from generators.clickstream.offers import responds
 from generators.clickstream.orders import Desk
 from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
@@ -44,6 +45,7 @@ class Visits:
         catalogue: What is for sale.
         later: Takes what is to happen at a later time.
         answers: Remembers the carts that are left, where visitors react to offers.
+        lists: Remembers who has stopped looking around, where visitors read lists of next items.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class Visits:
         catalogue: Catalogue,
         later: Later,
         answers: Answers | None = None,
+        lists: Lists | None = None,
     ) -> None:
         def draws(purpose: str) -> Callable[[], float]:
             return substream(profile.seed, DOMAIN_NAME, purpose).random
 
         self._profile = profile
         self._names = names
-        self._later, self._answers = later, answers
+        self._later, self._answers, self._lists = later, answers, lists
         self._population = Population(profile, names)
         self._desk = Desk(profile, names, later)
         self._browser = Browser(profile, catalogue)
@@ -100,7 +103,10 @@ class Visits:
         if person is not None:
             end = trail.at_ms if returns is None else max(trail.at_ms, returns.end_ms)
             person.household.free_at_ms = end + SESSION_GAP_MS
-        return trail.finish()
+        events = trail.finish()
+        if self._lists is not None and person is None and not cart.lines:
+            self._lists.remember(events)
+        return events
 
     def _number(self) -> int:
         # Even; bots' visits have the odd numbers.

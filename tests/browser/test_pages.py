@@ -103,3 +103,23 @@ def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: 
         compared = page.locator("#panel-compared")
         expect(compared).to_contain_text("hour before")
         expect(compared).to_contain_text("points")
+        # One choice above them all.
+        every = compared.locator("tbody tr").first.inner_text()
+        choice = page.locator("#choice")
+        expect(choice.locator("option")).to_contain_text(["everything", "channel: ", "device: "])
+        choice.select_option("device: mobile")
+        for name in ("sessions", "compared", "funnel", "drop-offs", "channels", "revenue"):
+            expect(page.locator(f"#title-{name}")).to_have_attribute("data-of", "device: mobile")
+        expect(page.locator("#panel-sessions")).to_contain_text("hour before")
+        expect(compared.locator("tbody tr").first).not_to_have_text(every)
+        expect(page.locator("#title-products")).not_to_have_attribute("data-of", "device: mobile")
+        check_contrast(page)
+        # What comes live meanwhile does not take its place.
+        version = int(page.locator("#panel-compared").get_attribute("data-version") or 0) + 2
+        page.wait_for_function(
+            f"Number(document.getElementById('panel-compared').dataset.version) >= {version}"
+        )
+        expect(compared.locator("tbody tr").first).not_to_have_text(every)
+        choice.select_option("")
+        expect(page.locator("#title-sessions")).not_to_have_attribute("data-of", "device: mobile")
+        expect(compared.locator("tbody tr").first).to_contain_text(every.split()[1])

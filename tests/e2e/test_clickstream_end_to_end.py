@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from apps.clickstream.forget import delete_rows, left_rows, requests, subject_of, wait_for_audit
+from apps.clickstream.funnels import PURCHASE, Funnel
 from apps.clickstream.known import VisitorRules
 from apps.clickstream.recommend.process import Recommending
 from apps.clickstream.settings import ClickstreamSettings
@@ -31,6 +32,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "consents": ("VisitorsInOrder.consents", ("visitor_id", "consent_id")),
     "abandonments": ("Entities.abandonments", ()),
     "profiles": ("Entities.profiles", ("person",)),
+    "person_funnels": ("Entities.person_funnels", ("funnel", "person", "way")),
     "items": ("Entities.items", ("item_id",)),
     "offers": ("offers", ()),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
@@ -88,6 +90,7 @@ class Shop:
             "stream.max_offsets_per_trigger=700",
             "visitors.in_order=true",
             "recommend.on=true",
+            'funnels=[{"name": "purchase"}, {"name": "persons", "of": "persons", "within": "7d"}]',
             *(f"topics.{name}={topic}" for name, topic in self.topics.items()),
         ]
 
@@ -122,7 +125,8 @@ def check_tables(shop: Shop, expected: Run) -> None:
 
 
 def reference() -> Run:
-    rules = VisitorRules(in_order=True, recommends=True)
+    ways = (Funnel("persons", PURCHASE.steps, 7 * 86_400_000),)
+    rules = VisitorRules(in_order=True, recommends=True, ways=ways)
     return run_app(
         as_read(world(EVENTS)), bound_ms=30 * 86_400_000, visitor_rules=rules, recommending=Recommending()
     )

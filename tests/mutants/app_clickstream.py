@@ -57,7 +57,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the page reads all sessions there ever were",
         f"{_APP}/dashboard_data.py",
-        '    return table.lately("start_ms", LATELY_MS, _SESSION)\n',
+        '    return table.lately("start_ms", LATELY_MS, SESSION)\n',
         "    return table.all(_SESSION)\n",
         "the page does not read the whole table of sessions",
         (f"{_TESTS}/test_dashboard.py",),
@@ -1009,7 +1009,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a browser that is parted still counts",
         f"{_APP}/caps.py",
-        "gone = state.brought.pop(visitor, None)",
+        "gone = state.brought.pop(event.visitor, None)",
         "gone = state.brought.get(visitor)",
         "caps part with the browser",
         (f"{_TESTS}/test_caps.py",),

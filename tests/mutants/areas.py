@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants import (
     app_clickstream,
+    app_clickstream_persons,
     app_clickstream_recommend,
     app_fraud,
     app_fraud_page,
@@ -61,6 +62,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "connectors": connectors.MUTANTS,
     "query": query.MUTANTS,
     "app_clickstream": app_clickstream.MUTANTS,
+    "app_clickstream_persons": app_clickstream_persons.MUTANTS,
     "app_clickstream_recommend": app_clickstream_recommend.MUTANTS,
     "app_fraud": app_fraud.MUTANTS,
     "app_fraud_page": app_fraud_page.MUTANTS,

@@ -130,6 +130,96 @@ def _clicked(lists: Sequence[Row], within_ms: int) -> set[tuple[str, str, str, s
     return {(*name, *click) for name, click in found.items()}
 
 
+def check_read(
+    lists: Iterable[Row],
+    clicks: Iterable[Row],
+    read: Sequence[WorldTruth],
+    consents: Consents,
+    *,
+    within_ms: int,
+    until_ms: int,
+) -> list[Check]:
+    """Compare clicks on lists with what shoppers who have read them say.
+
+    Args:
+        lists: The table ``recommendations``.
+        clicks: The table ``recommendation_clicks``.
+        read: Truths of the lists that shoppers have heard of when nothing else was looked at since; empty:
+            nobody reads lists, nothing is told.
+        consents: What was allowed; where that changed after a list, its clicks are not compared.
+        within_ms: So soon after a list was shown a look is a click, ms.
+        until_ms: Up to when everything has been said, UTC ms.
+    """
+    if not read:
+        return []
+    told = [
+        t
+        for t in read
+        if t.detail["due_ms"] + within_ms <= until_ms
+        and not t.disturbed
+        and not consents.changed(t.entity, t.detail["due_ms"], until_ms)
+    ]
+    names = {(t.detail["cause"], t.detail["surface"]) for t in told}
+    arms = {(row["cause"], row["surface"]): row["arm"] for row in lists}
+    theirs = {_read(t) for t in told if t.detail["click"] is not None}
+    ours = {
+        (c["list_cause"], c["surface"], c["arm"], c["cause"], c["item"], c["rank"])
+        for c in clicks
+        if (c["list_cause"], c["surface"]) in names
+    }
+    shown, wanted, found = Counter[str](), Counter[str](), Counter[str]()
+    expected: dict[str, list[float]] = defaultdict(list)
+    for truth in told:
+        name = f"{truth.detail['surface']}/{truth.detail['arm']}"
+        cause, surface = truth.detail["cause"], truth.detail["surface"]
+        shown[f"{surface}/{arms.get((cause, surface), '')}"] += 1
+        wanted[name] += truth.detail["click"] is not None
+        if truth.detail["read"]:
+            expected[name].append(truth.detail["chance"])
+    clicked = {one[:2] for one in ours}
+    for cause, surface in names:
+        found[f"{surface}/{arms.get((cause, surface), '')}"] += (cause, surface) in clicked
+    by_arm = {(name, len(_of(told, name)), n) for name, n in wanted.items()}
+    counted = {(name, n, found[name]) for name, n in shown.items()}
+    return [
+        same("clicks that shoppers made on lists", theirs, ours, "list, surface, arm, click, item and place"),
+        same("click-through of lists that were read", by_arm, counted, "by surface and arm"),
+        *_gain(told, ours, expected),
+    ]
+
+
+def _read(truth: WorldTruth) -> tuple[Any, ...]:
+    names = ("cause", "surface", "arm", "click", "item", "rank")
+    return tuple(truth.detail[name] for name in names)
+
+
+def _of(told: Iterable[WorldTruth], name: str) -> list[WorldTruth]:
+    return [t for t in told if f"{t.detail['surface']}/{t.detail['arm']}" == name]
+
+
+def _gain(
+    told: Sequence[WorldTruth], ours: Iterable[tuple[Any, ...]], expected: dict[str, list[float]]
+) -> list[Check]:
+    """Compare how much more is clicked than by what is popular, with how much more likely that truly was."""
+    # Of a click that counts for both surfaces one list has brought it about.
+    drawn = {_read(t)[:2] for t in told if t.detail["drawn"]}
+    counts = Counter(f"{one[1]}/{one[2]}" for one in ours if one[:2] in drawn)
+    found = []
+    for surface in sorted({t.detail["surface"] for t in told}):
+        ours_, popular = expected.get(f"{surface}/learned", []), expected.get(f"{surface}/popular", [])
+        if min(len(ours_), len(popular)) < _ENOUGH:
+            continue  # of so few nothing can be said
+        rates = [counts[f"{surface}/{arm}"] / len(x) for arm, x in (("learned", ours_), ("popular", popular))]
+        true = sum(ours_) / len(ours_) - sum(popular) / len(popular)
+        spread = sum(sum(p * (1 - p) for p in x) / len(x) ** 2 for x in (ours_, popular)) ** 0.5
+        holds = abs(rates[0] - rates[1] - true) <= 4 * spread
+        found.append(
+            Check(f"clicks that recommending adds: {surface}", f"{true:+.3f}", f"{rates[0] - rates[1]:+.3f}",
+                  holds, f"a list, within {4 * spread:.3f}", compared=len(ours_) + len(popular))
+        )  # fmt: skip
+    return found
+
+
 def check_stock(lists: Iterable[Row], changes: Iterable[WorldTruth]) -> list[Check]:
     """Compare what was shown and dropped with what there was of each item at that moment.
 

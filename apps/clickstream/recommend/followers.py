@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 #: Counts that differ by less are one: what is made of them may be equal though they are not.
 _NEARLY: Final = 1.0 - 1e-9
+#: So many followers of an item are kept, those with the greatest sums, whenever there are twice as many.
+MOST: Final = 5_000
 
 
 class Followers:
     """Items, by number, with the sum of 1 / clicks between them and the item that they followed.
+
+    Args:
+        most: So many are kept where there are twice as many; one that comes again begins at 0.
 
     Example:
         >>> followers = Followers()
@@ -25,9 +30,10 @@ class Followers:
         (1.25, 1.25, [7], 2)
     """
 
-    __slots__ = ("_items", "_places", "_values", "strongest")
+    __slots__ = ("_items", "_most", "_places", "_values", "strongest")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._places: dict[int, int] = {}
         self._items: array[int] = array("q")
         self._values: array[float] = array("d")
@@ -48,11 +54,22 @@ class Followers:
             self._items.append(item)
             self._values.append(weight)
             value = weight
+            if len(self._items) > 2 * self._most:
+                self._cut()
         else:
             value = self._values[place] + weight
             self._values[place] = value
         if value > self.strongest:
             self.strongest = value
+
+    def _cut(self) -> None:
+        """Keep the items of the greatest sums, in the order in which they came; of equal ones the newer."""
+        values = np.array(self._values, np.float64)
+        order = np.lexsort((np.arange(len(values)), values))[-self._most :]
+        kept = np.sort(order)
+        self._items = array("q", np.array(self._items, np.int64)[kept].tolist())
+        self._values = array("d", values[kept].tolist())
+        self._places = {item: place for place, item in enumerate(self._items)}
 
     def get(self, item: int) -> float:
         """Return an item's sum; 0 where it never followed."""

@@ -16,6 +16,8 @@ Ints = NDArray[np.int64]
 
 #: A rule counts pairs of items at most so many clicks apart.
 RULE_STEPS: Final = 10
+#: Below so many items of sessions that nothing is found by, they are not dropped.
+_LEAST_GONE: Final = 1_000
 
 
 class SessionIndex:
@@ -23,7 +25,8 @@ class SessionIndex:
 
     What a session is found by is the list of its items' newest ``m`` sessions, as in VMIS-kNN (Kersbergen,
     Sprangers, Schelter: Serenade, SIGMOD 2022). Beside it stand what the fall-backs need: clicks per item and
-    sequential rules (Ludewig, Jannach, UMUAI 2018), both of all sessions.
+    sequential rules (Ludewig, Jannach, UMUAI 2018), both of all sessions. A session that no item keeps any
+    more is found by nothing: its items are dropped, its number and what it counted for stay.
 
     Args:
         m: Newest sessions that an item keeps.
@@ -48,6 +51,9 @@ class SessionIndex:
         self._flat: array[int] = array("q")
         self._starts: array[int] = array("q", [0])
         self._in_sessions: array[int] = array("q")
+        #: How many items keep each session; and how many entries of ``_flat`` are of sessions that none does.
+        self._keepers: array[int] = array("i")
+        self._gone = 0
         self._clicks: array[int] = array("q")
         self._rules: list[Followers] = []
         self._popular: tuple[int, Ints] = (-1, np.empty(0, np.int64))
@@ -67,20 +73,48 @@ class SessionIndex:
             return
         session = self.sessions
         clicked = [self._number(item) for item in items]
-        for item in dict.fromkeys(clicked):
+        each = dict.fromkeys(clicked)
+        self._keepers.append(len(each))
+        for item in each:
             self._flat.append(item)
             self._in_sessions[item] += 1
             newest = self._newest[item]
             newest.append(session)
+            if len(newest) > self.m:
+                self._let_go(newest[-self.m - 1])
             if len(newest) > 2 * self.m:
                 del newest[: -self.m]
         self._starts.append(len(self._flat))
+        if self._gone > max(_LEAST_GONE, len(self._flat) // 2):
+            self._compact()
         for at, item in enumerate(clicked):
             self._clicks[item] += 1
             for back in range(1, min(RULE_STEPS, at) + 1):
                 before = clicked[at - back]
                 if before != item:
                     self._rules[before].add(item, 1.0 / back)
+
+    def _let_go(self, session: int) -> None:
+        """Take down that an item keeps a session no more."""
+        self._keepers[session] -= 1
+        if not self._keepers[session]:
+            self._gone += self._starts[session + 1] - self._starts[session]
+
+    def _compact(self) -> None:
+        """Drop the items of sessions that no item keeps; numbers of sessions stay."""
+        starts = np.array(self._starts, np.int64)
+        kept = np.array(self._keepers, np.int64) > 0
+        lengths = np.diff(starts)
+        flat = np.array(self._flat, np.int64)[np.repeat(kept, lengths)]
+        self._flat = array("q", flat.tobytes())
+        ends = np.concatenate(([0], np.cumsum(np.where(kept, lengths, 0))))
+        self._starts = array("q", ends.astype(np.int64).tobytes())
+        self._gone = 0
+
+    @property
+    def entries(self) -> int:
+        """Items of sessions that are in memory."""
+        return len(self._flat)
 
     def _number(self, item: Hashable) -> int:
         number = self.numbers.get(item)

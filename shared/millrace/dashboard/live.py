@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from millrace.runtime.redaction import redact_text
 
 log = logging.getLogger("millrace.dashboard")
 
+#: So many choices are kept made; more are made anew for each who looks.
+MOST_CHOICES = 20
 #: Most rows of a table that are shown.
 MOST_SHOWN = 100
 
@@ -51,6 +54,7 @@ class LivePage:
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
         self._made_ms: int | None = None
+        self._chosen: OrderedDict[str, tuple[int, dict[str, Any]]] = OrderedDict()
 
     def now_ms(self) -> int:
         """Return now, UTC ms."""
@@ -75,7 +79,7 @@ class LivePage:
             "broker": None if self.data.broker is None else self.data.broker.address,
             "panels": [
                 {"id": p.id, "title": p.title, "about": p.about, "width": p.width, "actions": p.actions,
-                 "replays": p.replay is not None,
+                 "replays": p.replay is not None, "chosen": p.chosen is not None,
                  "folded": p.id in page.folded or p.id in COMMON_FOLDED}
                 for p in self.panels
             ],
@@ -83,6 +87,7 @@ class LivePage:
             "kinds": {} if page.detail is None else dict(page.detail.kinds),
             "actions": [_described(action) for action in (*page.actions, *COMMON_ACTIONS)],
             "tables": self.data.table_names(),
+            "choice": None if page.choice is None else page.choice.label,
         }  # fmt: skip
 
     def refresh(self) -> None:
@@ -117,10 +122,40 @@ class LivePage:
         able = [panel for panel in self.panels if panel.replay is not None]
         return [{"id": panel.id, "view": self._shown(panel, at_ms)} for panel in able]
 
+    def chosen(self, value: str) -> dict[str, Any]:
+        """Return what can be chosen now, and what panels show of a choice; empty: of nothing chosen, nothing.
+
+        Args:
+            value: The choice. It is made once for everybody who looks within the page's interval.
+        """
+        choice = self.page.choice
+        if choice is None:
+            return {"values": [], "panels": []}
+        with self._lock:
+            now, kept = self.data.now_ms(), self._chosen.get(value)
+            if kept is not None and 0 <= now - kept[0] < self.interval_ms:
+                return kept[1]
+            try:
+                values = list(choice.values(self.data))
+            except Exception as error:  # a page without its choice is better than none
+                log.warning("choice of %s: %s", self.data.app.name, one_line(error), exc_info=True)
+                values = []
+            # A name from outside reaches panels where it is one of theirs only.
+            able = [panel for panel in self.panels if panel.chosen is not None and value in values]
+            made = {
+                "values": values,
+                "panels": [{"id": panel.id, "view": self._shown(panel, chosen=value)} for panel in able],
+            }
+            self._chosen[value] = (self.data.now_ms(), made)
+            while len(self._chosen) > MOST_CHOICES:
+                self._chosen.popitem(last=False)
+            return made
+
     def soon(self) -> None:
         """Let the next :meth:`refresh` make everything anew: something was done."""
         with self._lock:
             self._made_ms = None
+            self._chosen.clear()
 
     def detail(self, key: str) -> list[Titled]:
         """Return what is shown of one key; empty where there is none."""
@@ -166,10 +201,13 @@ class LivePage:
     def _make(self, panel: Panel) -> bytes:
         return msgspec.json.encode({"id": panel.id, "view": self._shown(panel)})
 
-    def _shown(self, panel: Panel, at_ms: int | None = None) -> View:
+    def _shown(self, panel: Panel, at_ms: int | None = None, chosen: str | None = None) -> View:
         try:
             replay = panel.replay if at_ms is not None else None
-            made = panel.make(self.data) if replay is None else replay(self.data, at_ms or 0)
+            if chosen is not None and panel.chosen is not None:
+                made = panel.chosen(self.data, chosen)
+            else:
+                made = panel.make(self.data) if replay is None else replay(self.data, at_ms or 0)
             return made or Note(panel.empty)
         except MillraceError as error:
             return Note(redact_text(str(error)), tone="warn")

@@ -52,6 +52,7 @@ class Panel:
         empty: What is said instead as long as there is nothing.
         actions: Names of the page's actions that stand below it, as forms that begin empty.
         replay: Makes what it would have shown at a moment, UTC milliseconds; ``None``: it cannot tell.
+        chosen: Makes what it shows of what the page's :class:`Choice` says; ``None``: always of everything.
     """
 
     id: str
@@ -62,6 +63,20 @@ class Panel:
     empty: str = "nothing yet"
     actions: tuple[str, ...] = ()
     replay: Callable[[AppData, int], View | None] | None = None
+    chosen: Callable[[AppData, str], View | None] | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What several panels of a page can be looked at for, by one choice above them.
+
+    Attributes:
+        label: What is chosen, e.g. ``Segment``.
+        values: What there is to be chosen now; as long as nothing is chosen, all is shown.
+    """
+
+    label: str
+    values: Callable[[AppData], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -184,6 +199,7 @@ class DashboardPage:
         folders: Further folders with tables, relative to the app's root.
         folded: Identities of panels that come last, and show their heading until they are opened: what its
             readers want now and then.
+        choice: What panels with a ``chosen`` can be looked at for.
 
     Raises:
         ValueError: Two actions have one name, a panel names one that there is not, or what is folded is none.
@@ -194,6 +210,7 @@ class DashboardPage:
     actions: tuple[Action, ...] = ()
     folders: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     def __post_init__(self) -> None:
         names = [action.name for action in self.actions]

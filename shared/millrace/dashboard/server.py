@@ -192,6 +192,10 @@ def _add_data(app: FastAPI, site: Site) -> None:
     def at(name: str, ms: int = Query(ge=0, le=_LAST_MS)) -> Response:
         return _json(_page(site, name).at(ms))
 
+    @app.get("/api/apps/{name}/chosen")
+    def chosen(name: str, value: str = Query(default="", max_length=200)) -> Response:
+        return _json(_page(site, name).chosen(value))
+
     @app.get("/api/apps/{name}/tables/{table}")
     def rows(name: str, table: str, rows: int = Query(default=20, ge=1, le=100)) -> Response:
         found = _page(site, name).rows(table, rows)

@@ -14,6 +14,7 @@ import pytest
 
 from generators.clickstream import ClickstreamProfile, responds, simulate
 from generators.clickstream.answers import OfferMade
+from generators.clickstream.lists import SURFACES, ListMade
 from generators.clickstream.loop import APP_TOPICS, ShopWorld
 from generators.engine.loop import Mailbag
 from generators.engine.simulated import Simulated
@@ -164,3 +165,108 @@ def test_an_offer_is_read_as_the_app_writes_it() -> None:
 def test_answers_take_some_time() -> None:
     with pytest.raises(UserError, match="answers to an offer"):
         ClickstreamProfile(offer_answer_min=0.0)
+
+
+# -- lists of next items -------------------------------------------------------------------------------------
+
+
+class Shown:
+    """A shop of some hours in which each look at an item is answered by a list of each surface."""
+
+    def __init__(self, seed: int, arms: dict[str, str]) -> None:
+        profile = replace(PROFILE, seed=seed, list_clicks=0.3, known=0.2, event_rate=2.0, erasures=0.0)
+        self.world, draw = ShopWorld(profile), random.Random(seed)
+        self.events: list[Simulated] = []
+        shop = self.world._shop
+        items = [item.item_id for item in shop._lists._catalogue.items]  # type: ignore[union-attr]
+        end = self.world.now_ms + 4 * HOUR
+        while self.world.now_ms < end:
+            new = list(self.world.advance(self.world.now_ms + draw.choice((20_000, MINUTE, 3 * MINUTE))))
+            self.events += new
+            for one in new:
+                if one.stream != "clicks" or one.event.item_id is None or self.world.now_ms > end - HOUR:
+                    continue
+                for surface in SURFACES:
+                    arm = draw.choice(tuple(arms))
+                    chosen = draw.sample(items, 5)
+                    if arms[arm] == "related":
+                        lists: Any = shop._lists
+                        looked_at = lists._items[one.event.item_id]
+                        chosen = [item.item_id for item, _ in lists._catalogue.related(looked_at)]
+                    made = ListMade(
+                        one.event.event_id, surface, one.event.visitor_id, one.event_time_ms,
+                        one.event.item_id, arm, list(dict.fromkeys(chosen)),
+                    )  # fmt: skip
+                    self.world.receive(made)
+                    self.world.receive(made)  # what comes twice is read once
+        self.told = {t.truth_id: t for one in self.events for t in one.truths if t.kind == "list"}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lists_are_clicked_as_often_as_the_ledger_says_they_are_likely_to_be(seed: int) -> None:
+    shown = Shown(seed, {"learned": "related", "popular": "others"})
+    clicks = {one.event.event_id: one for one in shown.events if one.stream == "clicks"}
+    rates: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
+    for truth in shown.told.values():
+        told = truth.detail
+        if told["read"]:
+            rates[told["surface"], told["arm"]].append((told["chance"], told["drawn"]))
+        if told["click"] is None:
+            continue
+        click = clicks[told["click"]]
+        assert (click.event.item_id, click.event_time_ms) == (told["item"], told["at_ms"])
+        assert told["due_ms"] < told["at_ms"] <= told["due_ms"] + 10 * MINUTE
+        assert truth.truth_id in {t.truth_id for t in click.truths} or not told["drawn"]
+    assert shown.world.lists == len(shown.told) > 1_000
+    for own in rates.values():
+        wanted = sum(chance for chance, _ in own)
+        spread = sum(chance * (1 - chance) for chance, _ in own) ** 0.5
+        assert len(own) > 100
+        assert abs(sum(drawn for _, drawn in own) - wanted) < 4 * spread + 1
+    means = {name: sum(chance for chance, _ in own) / len(own) for name, own in rates.items()}
+    assert means["resume", "learned"] > means["discover", "learned"] > means["discover", "popular"]
+
+
+def test_sessions_of_who_reads_lists_are_what_the_clicks_are() -> None:
+    """The ledger's sessions grow with the clicks that lists bring about, and no two of them meet."""
+    shown = Shown(3, {"learned": "related"})
+    by: dict[str, list[Any]] = defaultdict(list)
+    told = {}
+    for one in shown.events:
+        if one.stream == "clicks":
+            by[one.event.visitor_id].append(one.event)
+        told |= {t.truth_id: t for t in one.truths if t.kind == "session"}
+    made = sum("-r" in event.event_id for own in by.values() for event in own)
+    assert made > 200
+    until = shown.world.now_ms - HOUR
+    for truth in told.values():
+        start, end = truth.detail["start_ms"], truth.detail["end_ms"]
+        if end < until:
+            own = [e for e in by[truth.entity] if start <= e.event_time_ms <= end]
+            assert len(own) == truth.detail["events"]
+            assert sum(e.event_type == "page_view" for e in own) == truth.detail["page_views"]
+            assert own[-1].event_time_ms == end
+            around = [e.event_time_ms for e in by[truth.entity] if not start <= e.event_time_ms <= end]
+            assert not any(start - 30 * MINUTE <= at <= end + 30 * MINUTE for at in around)
+
+
+def test_who_has_other_things_to_do_reads_no_list() -> None:
+    world = ShopWorld(replace(PROFILE, list_clicks=0.3))
+    world.receive(ListMade("c", "resume", "nobody", world.now_ms, "item-1", "learned", ["item-2"]))
+    assert world.lists == 0
+    silent = ShopWorld(PROFILE)
+    silent.receive(ListMade("c", "resume", "nobody", world.now_ms, "item-1", "learned", ["item-2"]))
+    assert (silent.lists, silent.offers) == (0, 0)
+    with pytest.raises(UserError, match="list clicks"):
+        ClickstreamProfile(list_clicks=0.5)
+    with pytest.raises(UserError, match="lists are read"):
+        ClickstreamProfile(list_patience_min=31.0)
+
+
+def test_a_list_is_read_as_the_app_writes_it() -> None:
+    from apps.clickstream.recommend.records import Recommendation
+
+    row = Recommendation("c", "resume", "v1", "u:1", 7, "i", "learned", ["a"], [0.5], ["rule"], 1, 2)
+    assert Mailbag(APP_TOPICS).open("clickstream.recommendations", msgspec.json.encode(row)) == ListMade(
+        "c", "resume", "v1", 7, "i", "learned", ["a"]
+    )

@@ -161,15 +161,44 @@ async function showApp(name, isOver) {
   await knowSession();
   if (isOver()) return;
   const replays = new Set(about.panels.filter((p) => p.replays).map((p) => p.id));
-  current = { name, about, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays, live: new Map() } };
+  const choosable = new Set(about.panels.filter((p) => p.chosen).map((p) => p.id));
+  const choice = { value: "", asked: 0, choosable, live: new Map() };
+  current = { name, about, choice, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays, live: new Map() } };
   await navigation(apps, name);
   const [first, rest] = [about.panels.filter((p) => !p.folded), about.panels.filter((p) => p.folded)];
   const rows = rowsPanel(name, about);
   main.replaceChildren(
     el("p", { class: "lead" }, el("b", {}, about.summary), ` Data: ${about.root}`, about.broker ? `, broker ${about.broker}` : ""),
     ...(about.detail ? [searchBox(name, about.detail)] : []),
+    ...(about.choice ? [choiceBox(about.choice)] : []),
     el("div", { class: "grid" }, ...first.map(panelOf), ...rest.map(panelOf), rows));
   listen(name);
+  if (about.choice) choose("");
+}
+
+// -- one choice for several panels: of which part of all they tell ---------------------------------
+
+function choiceBox(label) {
+  const select = el("select", { id: "choice", "aria-label": label, onchange: () => choose(select.value) },
+    el("option", { value: "" }, "everything"));
+  return el("p", { class: "choice" }, el("label", { for: "choice" }, `${label} `), select);
+}
+
+async function choose(value) {
+  const { name, choice } = current;
+  const mine = ++choice.asked;
+  const found = await get(`/api/apps/${encodeURIComponent(name)}/chosen?value=${encodeURIComponent(value)}`).catch(() => null);
+  if (!found || current?.choice !== choice || mine !== choice.asked) return;
+  const select = document.getElementById("choice"), told = found.values.join("\n");
+  if (select.dataset.told !== told) {
+    select.dataset.told = told;
+    select.replaceChildren(el("option", { value: "" }, "everything"), ...found.values.map((v) => el("option", { value: v }, v)));
+  }
+  if (value !== "" && !found.values.includes(value)) return choose(""); // it is not there any more
+  const changed = choice.value !== value;
+  choice.value = select.value = value;
+  if (value !== "") found.panels.forEach(showPanel);
+  else if (changed) [...choice.live.values()].forEach(showPanel);
 }
 
 function panelOf(p) {
@@ -206,7 +235,10 @@ function listen(name) {
   const source = new EventSource(`/api/apps/${encodeURIComponent(name)}/events`);
   current.source = source;
   source.addEventListener("panel", (event) => putPanel(JSON.parse(event.data)));
-  source.addEventListener("beat", (event) => tell("live", `live, ${time(Number(event.data)).slice(11)}`));
+  source.addEventListener("beat", (event) => {
+    if (current?.about.choice) choose(current.choice.value);
+    tell("live", `live, ${time(Number(event.data)).slice(11)}`);
+  });
   source.addEventListener("error", () => tell("lost", "connection lost, trying again"));
 }
 
@@ -231,7 +263,11 @@ async function lookBack(at) {
 }
 
 function putPanel(panel) {
-  const { past } = current;
+  const { choice, past } = current;
+  if (choice.choosable.has(panel.id)) {
+    choice.live.set(panel.id, panel);
+    if (choice.value !== "") return;
+  }
   if (past.replays.has(panel.id)) {
     past.live.set(panel.id, panel);
     if (past.at !== null) return;
@@ -247,6 +283,8 @@ function showPanel({ id, view }) {
   panel.classList.toggle("past", isPast);
   if (isPast) title.dataset.at = time(past.at).slice(11);
   else delete title.dataset.at;
+  if (current.choice.value !== "" && current.choice.choosable.has(id)) title.dataset.of = current.choice.value;
+  else delete title.dataset.of;
   const focused = panel.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const scrolled = panel.querySelector(".scroll")?.scrollTop ?? 0;
   const body = panel.querySelector(".view"), made = draw(view, context(panel.querySelector("h2").textContent));

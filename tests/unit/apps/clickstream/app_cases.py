@@ -26,6 +26,7 @@ from apps.clickstream.messages import (
 )
 from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
 from apps.clickstream.orders import Orders
+from apps.clickstream.persons import Persons
 from apps.clickstream.pipeline import entities, followed, results
 from apps.clickstream.recommend.process import Recommender, Recommending
 from apps.clickstream.visitor import visitors
@@ -135,12 +136,14 @@ def shop_chain(
     merges_caps: bool = False,
 ) -> MemoryChain:
     """The app's processes, its first given events by their keys."""
-    visited = Topology({}, (Link(visitors(rules or VisitorRules())),))
+    told = rules or VisitorRules()
+    visited = Topology({}, (Link(visitors(told)),))
+    persons = Persons(merges_caps=merges_caps, funnels=told.ways, holdout=holdout)
     if recommending is not None:
         visited = visited.key_by("shop", output="looks").process(Recommender(recommending))
     wired = followed(
         visited,
-        entities(cart_timeout_ms, orders, merges_caps=merges_caps),
+        entities(cart_timeout_ms, orders, persons=persons),
         results(offers, holdout, merges_caps=merges_caps),
         Caps(offers, holdout) if merges_caps else None,
     )

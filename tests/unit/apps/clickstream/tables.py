@@ -14,6 +14,7 @@ from apps.clickstream.consent import ConsentChange
 from apps.clickstream.counters import ItemFeatures
 from apps.clickstream.funnels import PURCHASE, FunnelResult
 from apps.clickstream.offers import Offer, OfferOutcome
+from apps.clickstream.person_funnels import PersonFunnel
 from apps.clickstream.profiles import Profile
 from apps.clickstream.recommend.records import ClickThrough, Recommendation, RecommendationQuality
 from apps.clickstream.revenue import RevenueRow
@@ -73,7 +74,8 @@ def funnels(random: Random) -> list[FunnelResult]:
         while reached < len(steps) and random.random() < (0.6 if arm == "offer" else 0.5):
             reached += 1
         found.append(FunnelResult(
-            "purchase", f"s{n}", f"v{n}", arm, reached, len(steps), steps[reached - 1],
+            "purchase", f"v{n % 150}-{START_MS + n * MINUTE // 2}", f"v{n}", arm, reached, len(steps),
+            steps[reached - 1],
             steps[reached] if reached < len(steps) else None,
             [random.randrange(5_000, 90_000) for _ in range(reached - 1)], START_MS, 1,
         ))  # fmt: skip
@@ -203,6 +205,23 @@ def next_clicks() -> list[ClickThrough]:
     ]  # fmt: skip
 
 
+def person_ways() -> list[PersonFunnel]:
+    """Ways of persons of two weeks; every fourth has bought, every twelfth again."""
+    week, steps = 7 * 24 * HOUR, PURCHASE.steps
+    found = []
+    for n in range(48):
+        cohort = START_MS - (n % 2) * week + n * MINUTE
+        arm = "control" if n % 5 == 0 else "offer"
+        ways = [5, 5] if n % 12 == 0 else [5] if n % 4 == 0 else [1 + n % 3]
+        for number, reached in enumerate(ways, 1):
+            begin = cohort + (number - 1) * HOUR
+            found.append(PersonFunnel(
+                "persons", f"u:u{n}", number, arm, cohort, begin, begin + MINUTE * reached, reached, 5,
+                steps[reached - 1], steps[reached] if reached < 5 else None, [MINUTE] * (reached - 1), 1, n,
+            ))  # fmt: skip
+    return found
+
+
 def shop_folder(root: Path) -> ShopRecords:
     """Write everything that the page can show; return it."""
     random = Random(7)
@@ -229,6 +248,7 @@ def shop_folder(root: Path) -> ShopRecords:
         ], ["person"]),
     ):  # fmt: skip
         put_records(root, table, records, key=key)
+    put_records(root, "person_funnels", person_ways(), key=["funnel", "person", "way"])
     put_records(root, "recommendations", next_items())
     put_records(root, "recommendation_quality", next_quality())
     put_records(root, "recommendation_click_through", next_clicks())

@@ -13,6 +13,8 @@ import pytest
 
 from apps.clickstream.app import app
 from apps.clickstream.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
+from apps.clickstream.events import Forget
+from apps.clickstream.known import VisitorRules
 from apps.clickstream.messages import CapsBack, CapsGo, ErasePerson, Shopping
 from apps.clickstream.offer_checks import Brought, Consents, Made, brought_along, check_offers
 from apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
@@ -22,7 +24,16 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
 from millrace.testing.app_contract import AppInMemory
 from millrace.topology import Link, Topology
-from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, START, click, consent, keyed, run_app
+from tests.unit.apps.clickstream.app_cases import (
+    HOUR,
+    MINUTE,
+    START,
+    click,
+    consent,
+    keyed,
+    run_app,
+    shop_chain,
+)
 from tests.unit.apps.clickstream.test_identity import login
 from tests.unit.apps.clickstream.test_world import ClickstreamWorld
 
@@ -338,3 +349,35 @@ def test_the_app_is_wired_with_a_link_more_and_the_tables_of_before() -> None:
     )
     assert after - before == {"cap_changes", "late_offers", "dead_offers"}
     assert before < after
+
+
+def test_of_a_browser_that_is_forgotten_no_state_of_others_has_the_name() -> None:
+    """An account that was offered something in it before a login: caps, profile and links name it no more."""
+    target = shop_chain(
+        VisitorRules(), RULES, holdout=0.0, merges_caps=True,
+    )  # fmt: skip
+    before = [consent(0, visitor="browser-x"), click(1, "search", "browser-x", query="red")]
+    before += [click(2, visitor="browser-x", item_id="a"), login(3, visitor="browser-x")]
+    after = [click(MINUTE, visitor="browser-x", item_id="b", user_id="u1")]
+    elsewhere = [consent(0, visitor="y"), login(4, visitor="y"), click(HOUR, visitor="y", item_id="c")]
+    for event in (*before, *after, *elsewhere):
+        target.run_batch(keyed(event))
+    target.advance_watermark(START + 2 * HOUR)
+
+    def named() -> list[str]:
+        found = []
+        for host in target.hosts:
+            found += [
+                host.runner.process.name
+                for cell in host.store.cells.values()
+                if b"browser-x" in bytes(cell.body)
+            ]
+        return sorted(set(found))
+
+    assert {"Caps", "Entities"} <= set(named())
+    gone = Forget("r1", "browser-x", START + 2 * HOUR)
+    found = list(target.run_batch(keyed(gone)))
+    found += target.advance_watermark(START + 3 * HOUR)
+    assert not {"Caps", "Entities", "Results"} & set(named())
+    changes = [e for e in found if e.output == "cap_changes"]
+    assert changes == []  # nor does a row say so

@@ -39,6 +39,7 @@ from tests.broken import (
     doubled,
     dropped,
     fails,
+    halved,
     less,
     renamed,
     shifted,
@@ -65,6 +66,7 @@ PROFILE = ClickstreamProfile(
     recovery=0.4,
     offer_uplift=0.4,
     offer_answer_min=10.0,
+    list_clicks=0.3,
     bots=0.12,
     duplicates=0.01,
     malformed=0.002,
@@ -90,6 +92,8 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "recommendation_clicks": ("Recommender.clicks", ()),
     "recommendation_click_through": ("Recommender.click_through", ()),
 }
+#: Output → topic that shoppers listen to.
+SAID = {"offers": "clickstream.offers", "Recommender.main": "clickstream.recommendations"}
 Tables = dict[str, Rows]
 
 
@@ -124,7 +128,9 @@ def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     emitted, broken, inbox = [], [], Inbox()
     rates = read_rates(demo.RATES)
     rules = VisitorRules(recommends=True, rates=rates)
-    chain = shop_chain(rules, cart_timeout_ms=TIMEOUT, recommending=Recommending(), orders=Orders(rates))
+    chain = shop_chain(
+        rules, cart_timeout_ms=TIMEOUT, recommending=Recommending(control=0.3), orders=Orders(rates)
+    )
     batch: list[Any] = []
     decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
     again = msgspec.json.Decoder(Forget)
@@ -132,7 +138,7 @@ def run_app(ledger: WorldLedger) -> tuple[Tables, int]:
     def flush() -> None:
         found = chain.run_batch(batch)
         emitted.extend(found)
-        inbox.told += [("clickstream.offers", e.payload) for e in found if e.output == "offers"]
+        inbox.told += [(SAID[e.output], e.payload) for e in found if e.output in SAID]
         asked = [again.decode(e.payload) for e in found if e.output == "Entities.forget"]
         batch[:] = [(one.subject, one.event_time_ms, one) for one in asked]
 
@@ -243,6 +249,10 @@ def with_margin(change: Change) -> Change:
     return where(lambda row: row["margin_cents"] is not None, change)
 
 
+def of_arm(arm: str, change: Change) -> Change:
+    return where(lambda row: row["arm"] == arm, change)
+
+
 def in_pounds(change: Change) -> Change:
     return where(lambda row: row["currency"] == "GBP", change)
 
@@ -346,6 +356,13 @@ LEDGER = (
         shifted={"abandonments": shifted("since_ms", 1)},
         values_stuck={"abandonments": stuck("value_cents")},
         of_other_carts={"abandonments": swapped("cart_id")},
+    ),
+    *breaks(
+        "items in carts that were left",
+        dropped={"abandonments": stuck("items", [])},
+        one_alone={"abandonments": lambda rows: [{**r, "items": r["items"][:1]} for r in rows]},
+        backwards={"abandonments": lambda rows: [{**r, "items": r["items"][::-1]} for r in rows]},
+        of_other_carts={"abandonments": swapped("items")},
     ),
     *breaks("no cart left twice at one time", doubled={"abandonments": doubled}),
     *breaks(
@@ -500,6 +517,14 @@ LEDGER = (
         shifted={"boards": board("sources.visits/1h", shifted("window_end_ms", HOUR))},
     ),
     *breaks(
+        "hours whose search terms are not those on the board",
+        dropped={"boards": board("searches/1h", dropped)},
+        half_of_them={"boards": board("searches/1h", halved)},
+        one_too_few={"boards": board("searches/1h", shifted("value", -1))},
+        shifted={"boards": board("searches/1h", shifted("window_end_ms", HOUR))},
+        of_other_terms={"boards": board("searches/1h", swapped("item"))},
+    ),
+    *breaks(
         "revenue on the board",
         dropped={"boards": board("revenue/1h", dropped)},
         doubled={"boards": board("revenue/1h", doubled)},
@@ -580,6 +605,27 @@ DEMO = (
         },
         too_many={"recommendation_click_through": shifted("lists", 1)},
         shifted={"recommendation_click_through": shifted("start_ms", 1)},
+    ),
+    *breaks(
+        "clicks that shoppers made on lists",
+        dropped={"recommendation_clicks": halved},
+        of_other_places={"recommendation_clicks": shifted("rank", 1)},
+        of_other_arms={"recommendation_clicks": stuck("arm", "popular")},
+    ),
+    *breaks(
+        "click-through of lists that were read",
+        dropped={"recommendation_clicks": halved},
+        arms_swapped={"recommendations": swapped("arm")},
+        all_of_one_arm={"recommendations": stuck("arm", "learned")},
+    ),
+    *breaks(
+        "clicks that recommending adds: resume",
+        of_recommended_dropped={"recommendation_clicks": of_arm("learned", dropped)},
+        all_of_one_arm={"recommendation_clicks": stuck("arm", "popular")},
+    ),
+    *breaks(
+        "clicks that recommending adds: discover",
+        of_recommended_dropped={"recommendation_clicks": of_arm("learned", dropped)},
     ),
     *breaks(
         "next items that were sold out",

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pandas as pd
@@ -419,3 +420,88 @@ def test_a_person_is_found_by_browser_and_account(world: World) -> None:
     expected = sum(o.visitor_id == "v3" for o in records.offers)
     assert len(offers.rows) + offers.more == expected
     assert dashboard.person(data, "nobody") == []
+
+
+# -- persons ---------------------------------------------------------------------------------------------
+
+
+def as_frame(view: Any) -> pd.DataFrame:
+    assert isinstance(view, Table)
+    return pd.DataFrame(view.rows, columns=[column.name for column in view.columns])
+
+
+def test_persons_by_their_best_way_and_cohorts_by_week(world: World) -> None:
+    data, _, _ = world
+    view = shown(data, "person-funnel")
+    assert isinstance(view, Bars)
+    notes = {bar.label: bar.note for bar in view.bars}
+    assert notes["item, control"] == "10 of 10"
+    assert notes["purchase, control"] == "3 of 10"  # 0, 20, 40
+    assert notes["purchase, offer"] == "9 of 38"
+    table = as_frame(shown(data, "cohorts"))
+    assert list(table["persons"]) == [24, 24]
+    assert list(table["came to the end"]) == [12, 0]
+    assert list(table["again"]) == [4, 0]
+    assert table["time to it"][0] == 5 * MINUTE
+    assert table["week"][0] > table["week"][1]
+
+
+# -- one segment for several panels --------------------------------------------------------------------------
+
+
+def chosen(panel: str, data: AppData, value: str) -> Any:
+    (found,) = [p for p in dashboard.page.panels if p.id == panel]
+    assert found.chosen is not None
+    return found.chosen(data, value)
+
+
+def in_segment(records: ShopRecords, value: str) -> tuple[list[Any], list[Any]]:
+    """Sessions of people of the last hour and of the one before, by a look at all."""
+    newest = max(row.start_ms for row in records.sessions)
+    kind, _, name = value.partition(": ")
+    own = [r for r in records.sessions if not r.bot and (getattr(r, kind) or "none") == name]
+    now = [r for r in own if r.start_ms > newest - HOUR]
+    return now, [r for r in own if newest - 2 * HOUR < r.start_ms <= newest - HOUR]
+
+
+def test_every_segment_of_the_last_hour_can_be_chosen(world: World) -> None:
+    data, records, _ = world
+    assert dashboard.page.choice is not None
+    values = dashboard.page.choice.values(data)
+    assert {v.partition(": ")[0] for v in values} == {"channel", "device"}
+    for value in values:
+        assert in_segment(records, value)[0], value
+        for panel in dashboard.page.panels:
+            if panel.chosen is not None:
+                assert panel.chosen(data, value) is not None, (panel.id, value)
+    assert chosen("sessions", data, "device: none of these").items[0].value == 0
+
+
+@pytest.mark.parametrize("value", ["device: mobile", "device: desktop"])
+def test_panels_of_a_segment_are_of_its_sessions_now_and_before(world: World, value: str) -> None:
+    data, records, _ = world
+    now, before = in_segment(records, value)
+    told = {n.label: n for n in chosen("sessions", data, value).items}
+    assert told["sessions"].value == len(now)
+    assert told["sessions"].note == f"hour before: {len(before):,}"
+    assert told["converted"].value == sum(r.is_converted for r in now) / len(now)
+    table = as_frame(chosen("compared", data, value)).set_index("figure")
+    assert table.loc["sessions", "last hour"] == f"{len(now):,}"
+    assert table.loc["orders", "hour before"] == f"{sum(r.orders for r in before):,}"
+    ids = [{r.session_id for r in rows} for rows in (now, before)]
+    ways, earlier = ([f for f in records.funnels if f.session_id in own] for own in ids)
+    if ways:
+        bars = {b.label: b for b in chosen("funnel", data, value).bars}
+        for arm in {f.arm for f in ways}:
+            entered = [f for f in ways if f.arm == arm]
+            carts = sum(f.reached >= 2 for f in entered)
+            if carts:
+                assert bars[f"cart, {arm}"].note.startswith(f"{carts} of {len(entered)}; hour before ")
+    assert earlier
+    visits = as_frame(chosen("channels", data, value))
+    assert visits["visits"].sum() == len(now)
+    assert visits["before"].sum() == len(before)
+    assert round(visits["revenue before"].sum() * 100) == sum(r.revenue_cents for r in before)
+    lines = {s.name: s for s in chosen("revenue", data, value).series}
+    steps = HOUR // (5 * MINUTE)
+    assert round(sum(v for _, v in lines["now"].points) / steps * 100) == sum(r.revenue_cents for r in now)

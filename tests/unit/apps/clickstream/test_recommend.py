@@ -215,3 +215,45 @@ def test_the_bootstrap_pairs_queries() -> None:
     assert 0.15 < found["hr20"][1] < 0.25 < found["hr20"][2] < 0.35
     with pytest.raises(ValueError, match="paired"):
         paired_bootstrap([1], [1, 2])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sessions_that_no_item_keeps_are_dropped_and_no_list_is_another(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, _, _ = random_case(seed)
+    items, m = [f"i{n}" for n in range(6)], of.choice((1, 2, 4))
+    sessions = [of.choices(items, k=of.randint(1, 6)) for _ in range(120)]
+    monkeypatch.setattr("apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
+    whole = SessionIndex(m)
+    monkeypatch.setattr("apps.clickstream.recommend.index._LEAST_GONE", of.choice((0, 5)))
+    small = SessionIndex(m)
+    for number, own in enumerate(sessions):
+        small.add(own)
+        with monkeypatch.context() as patch:
+            patch.setattr("apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
+            whole.add(own)
+        if number % 9 == 0:
+            visit = of.choices([*items, "new"], k=3)
+            for policy in POLICIES:
+                assert recommend(small, visit, policy=policy) == recommend(whole, visit, policy=policy)
+    kept = {s for item in range(6) for s in small.newest(item).tolist()}
+    assert small.sessions == whole.sessions == 120
+    assert [small.items_of(s) for s in kept] == [whole.items_of(s) for s in kept]
+    assert whole.entries == sum(len(set(own)) for own in sessions)
+    needed = sum(len(whole.items_of(s)) for s in kept)
+    assert needed <= small.entries <= 2 * needed + 20
+    assert small.entries < whole.entries / 2
+
+
+def test_an_item_keeps_its_strongest_followers() -> None:
+    draws, few, all_ = random.Random(5), Followers(20), Followers(1 << 40)
+    for n in range(3_000):
+        # Ten follow often, each of many others once.
+        item = draws.randrange(10) if n % 2 else 100 + n
+        few.add(item, 1.0)
+        all_.add(item, 1.0)
+    assert len(few) <= 40 < len(all_)
+    assert few.best(10) == all_.best(10)
+    assert [few.get(item) for item in range(10)] == [all_.get(item) for item in range(10)]
+    assert few.strongest == all_.strongest

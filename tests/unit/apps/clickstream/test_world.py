@@ -245,6 +245,9 @@ class ClickstreamWorld(AppWorld):
     app = app
     bound_ms = MINUTE
     repeats = True
+    overrides: ClassVar = (
+        'funnels=[{"name": "purchase"}, {"name": "persons", "of": "persons", "within": "10m"}]',
+    )
 
     def world(self) -> list[Happened]:
         return two_hours()
@@ -256,6 +259,7 @@ class TestContract(ClickstreamWorld, AppInMemory):
         wanted = {*self.standing.upserted, "Entities.abandonments", "offers"}
         assert found.keys() >= wanted
         assert min(found["Visitors.sessions"], found["Visitors.funnels"], found["boards"]) > 80
+        assert found["Entities.person_funnels"] > 80
 
 
 class ClicksOfPeople(ClickstreamWorld):

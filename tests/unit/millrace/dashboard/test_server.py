@@ -21,8 +21,17 @@ from typer.testing import CliRunner
 from millrace.cli.dashboard import app as dashboard_command
 from millrace.dashboard.access import COOKIE, CSRF_HEADER, Access, Request
 from millrace.dashboard.data import AppData, find_root
-from millrace.dashboard.live import LivePage
-from millrace.dashboard.page import Action, ActionRefused, DashboardPage, Detail, Field, Panel, load_page
+from millrace.dashboard.live import MOST_CHOICES, LivePage
+from millrace.dashboard.page import (
+    Action,
+    ActionRefused,
+    Choice,
+    DashboardPage,
+    Detail,
+    Field,
+    Panel,
+    load_page,
+)
 from millrace.dashboard.serve import listening_socket, open_pages
 from millrace.dashboard.server import STATIC, Site, make_app
 from millrace.dashboard.views import Note, Number, Numbers, Titled, View
@@ -496,3 +505,45 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             code = process.wait(20)
         assert code == 0
+
+
+def test_one_choice_holds_for_the_panels_that_can_tell_of_it(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def of(data: AppData, value: str) -> View:
+        made.append(value)
+        if value == "bad":
+            raise ValueError("no")
+        return Note(f"of {value}")
+
+    panels = (
+        Panel("a", "A", lambda data: Note("all"), chosen=of),
+        Panel("b", "B", lambda data: Note("all of b")),
+    )
+    clock = Clock(1_000)
+    page = LivePage(
+        data_of(tmp_path, clock=clock),
+        DashboardPage(panels=panels, choice=Choice("Town", lambda data: ["rome", "bad"])),
+    )
+    site = Site({"shop": page}, Access("127.0.0.1", TOKEN))
+    with TestClient(make_app(site), base_url=f"http://{HOST}") as client:
+        about = client.get("/api/apps/shop").json()
+        assert about["choice"] == "Town"
+        assert [p["chosen"] for p in about["panels"]][:2] == [True, False]
+
+        def ask(value: str) -> Any:
+            return client.get("/api/apps/shop/chosen", params={"value": value}).json()
+
+        assert ask("") == {"values": ["rome", "bad"], "panels": []}
+        (panel,) = ask("rome")["panels"]
+        assert (panel["id"], panel["view"]["text"]) == ("a", "of rome")
+        ask("rome")
+        assert made == ["rome"]  # once for everybody
+        assert "failed" in ask("bad")["panels"][0]["view"]["text"]
+        assert ask("<script>")["panels"] == []  # a name from outside reaches no panel
+        for number in range(100):
+            ask(f"x{number}")
+        assert len(page._chosen) <= MOST_CHOICES
+        assert client.get("/api/apps/shop/chosen", params={"value": "x" * 300}).status_code == 422
+    plain = LivePage(data_of(tmp_path, clock=clock), DashboardPage(panels=panels))
+    assert plain.chosen("rome") == {"values": [], "panels": []}

@@ -1,0 +1,68 @@
+"""What shards count of items in a day, in maps of keyed state: held to plain sums; what was before moves."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from apps.clickstream.counters import MINUTE_MS, Counted, Shard
+from apps.clickstream.messages import ItemCount
+
+
+class Map(dict[str, Any]):
+    """A map as keyed state gives one."""
+
+    def put(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def remove(self, key: str) -> None:
+        del self[key]
+
+    def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]
+        return iter(list(super().items()))
+
+
+def told(item: str, minute: int, pieces: int = 1, cents: int = 0, what: Any = "view") -> ItemCount:
+    return ItemCount("s:00", minute * MINUTE_MS, "c", item, f"of {item}", what, pieces, cents)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_are_sums_of_what_was_counted_and_nothing_else_stays(seed: int) -> None:
+    draws, shard, hours, kinds = random.Random(seed), Shard(), Map(), Map()
+    counted, all_ = Counted(shard, hours, kinds), []
+    for _ in range(400):
+        one = told(
+            f"i{draws.randrange(9)}", draws.randrange(3 * 1440), draws.randint(1, 3), draws.randrange(9)
+        )
+        counted.count(one)
+        all_.append(one)
+    for end in (1440, 1500, 2880, 4320):
+        wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        for one in all_:
+            if end - 1440 <= one.at_ms // MINUTE_MS < end:
+                wanted[one.item][0] += one.quantity
+                wanted[one.item][2] += one.cents
+        assert counted.window("24h", end) == wanted
+    before = counted.window("24h", 4320)
+    counted.forget(4320)
+    assert counted.window("24h", 4320) == before
+    assert {int(name.partition(":")[0]) for name in hours} == set(shard.hours)
+    assert set(kinds) == set(before)
+    counted.forget(4320 + 2 * 1440)
+    assert (hours, kinds, shard.hours) == ({}, {}, {})
+
+
+def test_what_a_shard_of_before_has_is_moved_once() -> None:
+    shard = Shard(hours={60: {"a": [3, 0, 0]}, 120: {"a": [1, 2, 40]}}, categories={"a": "shoes"})
+    hours, kinds = Map(), Map()
+    counted = Counted(shard, hours, kinds)
+    counted.count(told("a", 130))
+    counted = Counted(shard, hours, kinds)
+    assert counted.window("24h", 180) == {"a": [5, 2, 40]}
+    assert shard.hours == {60: {}, 120: {}}
+    assert kinds == {"a": "of a"}
+    assert shard.next_end(0) == 120
