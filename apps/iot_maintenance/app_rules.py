@@ -49,6 +49,7 @@ def _what_if(rules: list[Rule], settings: IotSettings, history: History) -> What
         Path(path).parent,
         since_ms=times[0].as_py() if count else 0,
         until_ms=times[-1].as_py() if count else 0,
+        by_interval=settings.foresight.judged_by == "interval",
     )
     report = backtest(
         [read_rule(rule.when) for rule in rules],

@@ -19,8 +19,6 @@ SEPARATOR: Final = "-"
 UNREGISTERED: Final = "unregistered"
 #: Between a quantity and its measuring point.
 _AT: Final = "@"
-#: So many things that are in no registry are told of one asset.
-_MOST_TOLD: Final = 64
 
 What = Literal["unknown_asset", "unknown_point", "unknown_device", "unknown_status"]
 
@@ -125,9 +123,9 @@ class Asset(msgspec.Struct, array_like=True):
         site: Its site.
         line: Its line.
         points: Its measuring points, by quantity and name.
-        told: What of it was found in no registry.
+        told: What of it was told to be in no registry before that was doubted first.
         has_devices: Whether the registry says which devices are heard through it.
-        words: Statuses of it that no mapping has.
+        words: Statuses of it that no mapping has, told before then.
     """
 
     at: int = -1
@@ -159,17 +157,3 @@ class Asset(msgspec.Struct, array_like=True):
             if point.sensor_id == sensor_id and quantity_of(name) == quantity:
                 return name
         return None
-
-    def is_news(self, name: str) -> bool:
-        """Return whether something that is in no registry is to be told."""
-        if (self.points and name in self.points) or name in self.told or len(self.told) >= _MOST_TOLD:
-            return False
-        self.told.append(name)
-        return True
-
-    def is_new_word(self, word: str) -> bool:
-        """Return whether a status that no mapping has is to be told."""
-        if word in self.words or len(self.words) >= _MOST_TOLD:
-            return False
-        self.words.append(word)
-        return True

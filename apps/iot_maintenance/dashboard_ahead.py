@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from apps.iot_maintenance.alarms.book import read_rules
 from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
 from apps.iot_maintenance.dashboard_data import Row, alarms
 from apps.iot_maintenance.dashboard_fleet import UNUSUAL, crossings, merged
+from apps.iot_maintenance.dashboard_limits import limits_of
 from apps.iot_maintenance.dashboard_work import order_offers
 from apps.iot_maintenance.orders import open_orders_of, orders_over
 from millrace.dashboard.data import AppData
@@ -27,10 +26,6 @@ from millrace.dashboard.views import (
     Titled,
     Tone,
 )
-from millrace.errors import UserError
-
-if TYPE_CHECKING:
-    from apps.iot_maintenance.alarms.rule import AlarmRule
 
 _HOUR_MS: Final = 3_600_000
 _ROWS: Final = 2_000
@@ -72,7 +67,7 @@ def charts(data: AppData, machine: str, rows: Sequence[Row]) -> list[Titled]:
             end = max(end, int(cone.points[-1][0]))
         lines += [
             Series("limit", [(begin, limit), (end, limit)], "limit")
-            for limit in _limits(data, subject, of[-1]["kind"] or "", told)[:_MOST_LIMITS]
+            for limit in limits_of(data, subject, of[-1], told)[:_MOST_LIMITS]
         ]
         title = quantity_of(subject).replace("_", " ").capitalize()
         if point := point_of(subject):
@@ -111,28 +106,6 @@ def _ahead(row: Row) -> tuple[Series, Band]:
 
 def _between(at: float, one: float, other: float) -> tuple[float, float, float]:
     return at, min(one, other), max(one, other)
-
-
-def _limits(data: AppData, subject: str, kind: str, told: Sequence[Row]) -> list[float]:
-    """Return the limits of a point: those of the fleet's file, and of alarms that stand."""
-    fleet = str(data.settings.monitor.fleet)
-    rules: list[AlarmRule] = data.once("fleet's rules", fleet, lambda: _rules(Path(fleet)))
-    found: set[float] = set()
-    for rule in rules:
-        if quantity_of(subject) in rule.quantities and (not rule.kinds or kind in rule.kinds):
-            for level in rule.levels:
-                found |= {limit for limit in (level.above, level.below) if limit is not None}
-    for alarm in told:
-        if alarm["limit"] is not None and alarm["alarm_id"].partition("/")[2] == subject:
-            found.add(alarm["limit"])
-    return sorted(found)
-
-
-def _rules(path: Path) -> list[AlarmRule]:
-    try:
-        return list(read_rules(path))
-    except UserError:
-        return []  # the file is elsewhere: limits are those of alarms alone
 
 
 def health(data: AppData, machine: str) -> list[Titled]:

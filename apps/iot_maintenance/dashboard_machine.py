@@ -20,7 +20,7 @@ _SHIFT: Final[dict[str, Kind]] = {
 }
 _READING: Final = (
     "reading_id", "machine_id", "quantity", "value", "unit", "event_time_ms", "revision", "quality", "status",
-    "status_since_ms", "kind", "component_age_days", "errors_24h", "average",
+    "status_since_ms", "kind", "attributes", "component_age_days", "errors_24h", "average",
 )  # fmt: skip
 
 

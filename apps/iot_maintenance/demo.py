@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance import demo_causes
+from apps.iot_maintenance import demo_causes, demo_foreseen
 from apps.iot_maintenance.alarms.record import AlarmEvent
 from apps.iot_maintenance.quality import LEARN
 from apps.iot_maintenance.settings import IotSettings, monitoring
@@ -30,6 +30,19 @@ _FAULT: Final = "sensor fault: "
 #: How much faster than event time machines live: a minute is three hours.
 ACCELERATION: Final = 180.0
 _HOUR_MS: Final = 3_600_000
+#: Sensors speak every 0.14 to 1.4 seconds. So that there is enough to learn from in a minute each value is
+#: scored, a step ahead is the interval of the fastest, and six seconds are looked ahead: eighteen minutes of
+#: a machine's life, on a way to a failure of half an hour to two hours.
+LEARNING: Final = (
+    "scores.interval=0",
+    "scores.learn=100",
+    "scores.threshold=0.6",
+    "forecast.every=150ms",
+    "forecast.ahead=6s",
+    "forecast.learn=30",
+)
+#: What the checks call the topic of forecasts.
+FORECASTS: Final = "forecasts"
 #: Sensor faults that must be found, and by which words. A drift looks like wear of a component to whoever
 #: sees one sensor; of a gap there are no readings.
 WORDS: Final[Mapping[str, frozenset[str]]] = {
@@ -55,7 +68,7 @@ def settings(run_id: str) -> list[str]:
     topics = [name for name in type(names).model_fields if name != "partitions" and getattr(names, name)]
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # On a busy machine the generator's streams come further apart than a plant's.
-    return [*own, "monitor.grace=30s", "stream.out_of_orderness=1s"]
+    return [*own, "monitor.grace=30s", "stream.out_of_orderness=1s", *LEARNING]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -71,7 +84,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--partitions": names.partitions,
         "--acceleration": ACCELERATION,
         "--failure-scale": 4,
-        "--worn": 0.5,
+        "--worn": 0.8,
+        "--worn-from": 0.5,
         "--warning-scale": 30,
         "--sensor-fault-rate": 200,
         "--outage-rate": 150,
@@ -115,6 +129,7 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
             "unit",
             "revision",
             "status",
+            "status_since_ms",
             "fault",
         ],
     )
@@ -162,6 +177,26 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         *found,
         *_happenings(run, ledger.truths, first, history, liveness, last),
         *demo_causes.checks(judged, lived_h, ACCELERATION),
+        *_foreseen(run, ledger.truths, readings, last, lived_h),
+    ]
+
+
+def _foreseen(
+    run: DemoRun, truths: Sequence[WorldTruth], readings: list[dict[str, Any]], last: int, lived_h: float
+) -> list[Check]:
+    """Return the checks of scores and forecasts."""
+    key = ["machine_id", "quantity", "subject", "event_time_ms"]
+    scores = app_rows(run.folder, "scores", [*key, "score"])
+    told = app_rows(run.folder, "anomalies", [*key, "score"])
+    newest = app_rows(run.folder, "forecasts", [*key, "side", "in_h"])
+    said = [msgspec.json.decode(value) for value in run.told.get(FORECASTS, ())]
+    causes = demo_foreseen.Causes(truths, readings, last)
+    ahead_ms = ms(run.settings.forecast.ahead)
+    scored = demo_foreseen.judge_scores(causes, scores, told, last)
+    foretold = demo_foreseen.judge_forecasts(causes, said, scores, ahead_ms, last)
+    return [
+        *demo_foreseen.consistent(scores, told, run.settings.scores.threshold, said, newest),
+        *demo_foreseen.checks(scored, foretold, lived_h, ACCELERATION),
     ]
 
 
@@ -298,4 +333,5 @@ spec = DemoSpec(
     checks=checks,
     read_ledger=read_world_ledger,
     sent=_sent,
+    also=lambda s: {FORECASTS: str(s.topics.forecasts)},
 )

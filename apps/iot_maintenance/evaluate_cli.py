@@ -208,6 +208,9 @@ def nab(
 def skab(
     data: Annotated[Path, typer.Option(help="Folder with valve1, valve2 and other.")],
     out: OutOption = Path("skab.json"),
+    scores_dir: Annotated[
+        Path | None, typer.Option(help="Where the rows with their scores go, as FOLDER/FILE.csv.")
+    ] = None,
     engine: EngineOption = "spark",
 ) -> None:
     """Control charts (T² and Q) as the benchmark judges them: Skoltech Anomaly Benchmark.
@@ -218,7 +221,7 @@ def skab(
 
     chosen = _engine(engine)
     with _progress("skab") as told:
-        report = evaluate(data, engine=chosen, told=told)
+        report = evaluate(data, engine=chosen, told=told, scores_dir=scores_dir)
     write(out, report)
     shown = {
         "outliers": f"F1 {report.outlier_f1}, FAR {report.far} %, MAR {report.mar} %",

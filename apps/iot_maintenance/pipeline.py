@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.iot_maintenance.events import DATED_BY_HAND
-from apps.iot_maintenance.foresight.links import TABLES, topics_of, with_foresight
+from apps.iot_maintenance.foresight.links import alarms_of, tables_of, topics_of, with_foresight
 from apps.iot_maintenance.plant import ForesightedPlant, PlantMonitor
 from apps.iot_maintenance.process import MachineMonitor
 from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
@@ -56,9 +56,9 @@ def topology(settings: IotSettings) -> Topology:
     ahead: dict[str, str | Upsert] = {}
     if settings.foresight.on:
         made = with_foresight(made, settings)
-        ahead = TABLES
+        ahead = tables_of(settings)
         topics |= topics_of(settings)
-        alarms = {"machines": "MachineMonitor.alarms", "foreseen": "Foresight.alarms"}
+        alarms = {"machines": "MachineMonitor.alarms", "foreseen": alarms_of(settings)}
         judged = made.key_by("plant_id", output=alarms).process(ForesightedPlant())
     else:
         judged = made.key_by("plant_id", output="MachineMonitor.alarms").process(PlantMonitor())

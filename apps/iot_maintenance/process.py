@@ -46,6 +46,7 @@ from apps.iot_maintenance.state import (
 from apps.iot_maintenance.watch import (
     ALARMS,
     LIVE,
+    NOTICE,
     SHIFT,
     TELL_SHIFT,
     TOGETHER,
@@ -153,6 +154,8 @@ class MachineMonitor(Registering):
             self._watch(ctx)
         elif name == LIVE:
             self._look(ctx)
+        elif name == NOTICE:
+            self._weigh(ctx.event_time, ctx)
         elif name == SHIFT:
             self._close_shift(ctx)
         elif name == TELL_SHIFT:
@@ -240,19 +243,17 @@ class MachineMonitor(Registering):
         if machine.registered == UNASKED:
             machine.registered = REGISTERED if machine.past.equipment else UNKNOWN
             if machine.registered == UNKNOWN:
-                self._notice("unknown_asset", "", "open", ctx)
+                self._doubt("unknown_asset", "", ctx)
         asset = self.asset.value if machine.registered == WITH_POINTS else None
-        if asset is not None:
-            point = asset.points.get(subject)
-            if point is None:
-                if asset.is_news(subject):
-                    self._notice("unknown_point", subject, "open", ctx)
-            else:
-                if point.silent:
-                    self._tell_silence(machine, subject, "online", True, asset.at, ctx.event_time, ctx)
-                    self._engine(ctx).silent(subject, silent=False)
-                    self._wake(ctx)
-                point.judge, point.silent = 0, False
+        point = None if asset is None else asset.points.get(subject)
+        if point is None and (self.asset.value is None or subject not in self.asset.value.told):
+            self._doubt("unknown_point", subject, ctx)
+        if asset is not None and point is not None:
+            if point.silent:
+                self._tell_silence(machine, subject, "online", True, asset.at, ctx.event_time, ctx)
+                self._engine(ctx).silent(subject, silent=False)
+                self._wake(ctx)
+            point.judge, point.silent = 0, False
         return sensor
 
     def _judge(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from apps.iot_maintenance.assets import Asset
 from apps.iot_maintenance.events import PartCount, Status
 from apps.iot_maintenance.orders import Ordered
 from apps.iot_maintenance.shifts import Regimes, ShiftState
@@ -24,10 +23,8 @@ class Producing(Ordered):
         shift.change(ctx.event_time, event.status, regimes)
         if regimes(event.status) is None:
             asset = self.asset.value
-            if asset is None:
-                asset = self.asset.value = Asset()
-            if asset.is_new_word(event.status):
-                self._notice("unknown_status", event.status, "open", ctx)
+            if asset is None or event.status not in asset.words:
+                self._doubt("unknown_status", event.status, ctx)
 
     def _count_parts(self, event: PartCount, ctx: Context) -> None:
         """Count the parts that a machine's counters say it has made."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.iot_maintenance.assets import Asset, Standing, quantity_of
+from apps.iot_maintenance.assets import Asset, Standing, What, quantity_of
+from apps.iot_maintenance.doubts import Doubts
 from apps.iot_maintenance.events import Equipment
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.production import Producing
@@ -33,15 +34,50 @@ class Registering(Producing):
             self._engine(ctx, at=at).moved(before)
         if self._m.foresees and self._place(ctx) != before:
             ctx.output(self.places, Standing(ctx.key, at, *self._place(ctx)))
-        if was_unknown:
-            self._notice("unknown_asset", "", "over", ctx)
-        for name in over:
-            self._notice("unknown_point", name, "over", ctx)
         if event.points:
             self._expect_points(asset, machine, told, at, ctx)
+        self._settle(event, asset, machine, over, at, was_unknown=was_unknown, ctx=ctx)
         if event.devices:
             self._expect_devices(event.devices, at, ctx)
         self._wake(ctx)
+
+    def _settle(
+        self,
+        event: Equipment,
+        asset: Asset,
+        machine: Machine,
+        over: Sequence[str],
+        at: int,
+        *,
+        was_unknown: bool,
+        ctx: Context,
+    ) -> None:
+        """Doubt no more what the registry has now; of what was told say that it is over."""
+        doubts = self.doubts.value or Doubts()
+        # What was told before there were doubts.
+        if was_unknown and not any(what == "unknown_asset" for what, _, _ in doubts.all()):
+            self._notice("unknown_asset", "", "over", at, ctx)
+        for name in over:
+            self._notice("unknown_point", name, "over", at, ctx)
+        for what, name, since in list(doubts.all()):
+            if not self._is_known(what, name, since, event, asset, machine):
+                continue
+            of = doubts.drop(what, name)
+            if of is not None:
+                self._notice(what, name, "over", max(of + 1, event.event_time_ms), ctx)
+        if self.doubts.value is not None and not doubts.since:
+            self.doubts.clear()
+        self._weigh(at - 1, ctx)
+
+    def _is_known(
+        self, what: What, name: str, since: int, event: Equipment, asset: Asset, machine: Machine
+    ) -> bool:
+        """Return whether something that was met at ``since`` (ms) is known to the registry now."""
+        if what == "unknown_point":
+            return name in asset.points or name not in machine.sensors
+        if what == "unknown_device":
+            return name in event.devices
+        return what == "unknown_asset" or self._regimes(machine, since)(name) is not None
 
     def _expect_points(self, asset: Asset, machine: Machine, told: list[str], at: int, ctx: Context) -> None:
         """Listen for measuring points that have never been heard, and no more for those that are gone."""

@@ -124,6 +124,11 @@ class MonitorSettings(Section):
         default=timedelta(minutes=10),
         description="what the registry has and nobody has heard for so long after that is told",
     )
+    notice_after: Duration = Field(
+        default=timedelta(minutes=1),
+        description="what is in no registry so long after it was met first is told (notices): master data "
+        "that are read a little later than readings make none",
+    )
     shift_starts: str = Field(
         default="06:00,14:00,22:00", description="when shifts change, by the clock of shift_tz"
     )
@@ -287,6 +292,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         tree=told.tree,
         reasons=told.reasons,
         first_heard_ms=ms(told.first_heard),
+        notice_ms=ms(told.notice_after),
         keep_ms=ms(told.keep),
         device_timeout_ms=ms(told.device_timeout),
         device_timeouts={kind: to_ms(after) for kind, after in fleet.device_timeouts.items()},

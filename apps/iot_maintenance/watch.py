@@ -22,6 +22,7 @@ from apps.iot_maintenance.assets import (
     quantity_of,
 )
 from apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
+from apps.iot_maintenance.doubts import Doubts
 from apps.iot_maintenance.events import Action, Heartbeat, Maintenance, Reading
 from apps.iot_maintenance.liveness import Gateway
 from apps.iot_maintenance.quality import Limits, Sensor
@@ -48,6 +49,7 @@ from millrace.time import NEVER
 #: Names of timers; those of one instant fire in this order.
 ALARMS: Final = "alarms"
 LIVE: Final = "live"
+NOTICE: Final = "notice"
 SHIFT: Final = "shift"
 TELL_SHIFT: Final = "tell_shift"
 TIDY: Final = "tidy"
@@ -89,6 +91,7 @@ class Monitoring:
         reasons: Whether shelving, suppressing and taking out of service need a reason.
         tree: Whether sites and lines stand in the registry alone, or in names of what is not in it.
         first_heard_ms: What is in the registry and has not been heard for so long is told.
+        notice_ms: What is in no registry so long after it was met first is told, ms.
         foresees: Whether the app looks ahead, and has alarms of what it foresees.
     """
 
@@ -114,6 +117,7 @@ class Monitoring:
     reasons: bool = False
     tree: Literal["registry", "names"] = "registry"
     first_heard_ms: int = minutes(10)
+    notice_ms: int = minutes(1)
     foresees: bool = False
 
 
@@ -146,6 +150,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
     asset = value_state(Asset)
     windows = value_state(SpanStore)
     offsets = value_state(ClockStore)
+    doubts = value_state(Doubts)
     rules = broadcast_state(str, Entry)
 
     def __init__(self, monitoring: Monitoring) -> None:
@@ -288,9 +293,9 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if gateway is None:
             gateway = self.gateway.value = Gateway()
             if asset is None:
-                self._notice("unknown_asset", "", "open", ctx)
-        if asset is not None and asset.has_devices and event.device_id not in gateway.devices:
-            self._notice("unknown_device", event.device_id, "open", ctx)
+                self._doubt("unknown_asset", "", ctx)
+        if event.device_id not in gateway.devices:
+            self._doubt("unknown_device", event.device_id, ctx)
         at, timeout = ctx.event_time, self._device_timeout(event.device_kind)
         is_machine = event.device_kind == "machine"
         is_over = self._is_over(at + timeout, ctx)
@@ -337,6 +342,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             self.gateway.clear()
             if self.machine.value is None:
                 self.conditions.clear()
+                self._forget_doubts(ctx)
 
     def _tell_liveness(self, rows: list[Liveness], ctx: Context, *, is_ahead: bool = False) -> None:
         for row in rows:
@@ -421,9 +427,50 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             return asset.site, asset.line or asset.site
         return place_by_name(ctx.key) if self._m.tree == "names" else (UNREGISTERED, UNREGISTERED)
 
-    def _notice(self, what: What, subject: str, state: Literal["open", "over"], ctx: Context) -> None:
-        row = Notice(ctx.key, what, subject, state, ctx.event_time, *self._place(ctx))
-        ctx.output(self.notices, row)
+    # -- what is in no registry ------------------------------------------------------------------
+
+    def _doubt(self, what: What, name: str, ctx: Context) -> None:
+        """Take that something is met which the registry does not have, or has not yet."""
+        doubts = self.doubts.value
+        if doubts is None:
+            doubts = self.doubts.value = Doubts()
+        if doubts.add(what, name, ctx.event_time):
+            self._weigh(ctx.event_time - 1, ctx)
+
+    def _weigh(self, now: int, ctx: Context) -> None:
+        """Tell what has been doubted for long enough at ``now`` (ms), and come back for the rest."""
+        doubts = self.doubts.value
+        if doubts is None:
+            return
+        soonest = NEVER
+        for what, name, since in list(doubts.open()):
+            due = self._told_at(what, since)
+            if due > now:
+                soonest = min(soonest, due)
+                continue
+            doubts.tell(what, name, due)
+            self._notice(what, name, "open", due, ctx)
+        if soonest != NEVER:
+            ctx.timers.bring_forward(soonest, NOTICE)
+
+    def _told_at(self, what: What, since: int) -> int:
+        """Return when (ms) it is told that something met at ``since`` (ms) is unknown."""
+        if what in ("unknown_asset", "unknown_status"):
+            return since + self._m.notice_ms
+        # Only where the registry says what there is of it.
+        asset = self.asset.value
+        if asset is None or not (asset.points if what == "unknown_point" else asset.has_devices):
+            return NEVER
+        return max(since, asset.at) + self._m.notice_ms
+
+    def _forget_doubts(self, ctx: Context) -> None:
+        self.doubts.clear()
+        ctx.timers.delete(NOTICE)
+
+    def _notice(
+        self, what: What, subject: str, state: Literal["open", "over"], at: int, ctx: Context
+    ) -> None:
+        ctx.output(self.notices, Notice(ctx.key, what, subject, state, at, *self._place(ctx)))
 
     def _wake(self, ctx: Context) -> None:
         """Have what alarms wait for done in time."""
@@ -476,6 +523,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
             if self.gateway.value is None:
                 self.conditions.clear()
                 ctx.timers.delete(ALARMS)
+                self._forget_doubts(ctx)
             return
         first = at - self._m.grace_ms
         machine.past.prune(first + 1)

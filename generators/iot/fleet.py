@@ -282,7 +282,7 @@ class Fleet:
         place = int(uniform("worn:component", number, 0) * len(machine.components))
         component = machine.components[place]
         left_h = uniform("worn:left", number, 0) * component.model.warning_h / profile.warning_scale
-        component.life_h = component.age_h + left_h
+        component.life_h = component.age_h + profile.worn_from + left_h
 
     def _order(self, profile: IotProfile) -> list[Machine]:
         """Spread the samples evenly over a tick, so that no two machines speak at once."""

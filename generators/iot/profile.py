@@ -28,6 +28,7 @@ class IotProfile(Profile):
         warning_scale: Divides the time from the onset of a degradation to the failure.
         worn: Share of the machines of which one component is at its end at the begin: it degrades within as
             many operating hours as its kind warns ahead.
+        worn_from: Operating hours that pass before these begin to be counted: machines are first seen well.
         sensor_fault_rate: Sensor faults begun per sensor and 1,000 hours.
         outage_rate: Gateway outages per gateway, and silences of single machines per machine, in 1,000 hours.
         false_error_rate: Errors without a cause per machine and 1,000 hours.
@@ -48,6 +49,7 @@ class IotProfile(Profile):
     variety: int = 0
     warning_scale: float = 1.0
     worn: float = 0.0
+    worn_from: float = 0.0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
@@ -60,6 +62,7 @@ class IotProfile(Profile):
         check(0 <= self.failure_scale <= 1_000, "failure scale is 0 to 1,000", self.failure_scale)
         check(0.01 <= self.warning_scale <= 10_000, "warning scale is 0.01 to 10,000", self.warning_scale)
         check(0 <= self.worn <= 1, "worn is a share from 0 to 1", self.worn)
+        check(0 <= self.worn_from <= 100_000, "worn from is 0 to 100,000 operating hours", self.worn_from)
         for name in ("sensor_fault_rate", "outage_rate", "false_error_rate"):
             value = getattr(self, name)
             check(0 <= value <= 10_000, f"{name} is 0 to 10,000 per 1,000 hours", value)

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,6 +51,7 @@ class DemoRun:
         duration_s: How long events are sent, seconds.
         rate: Events per second.
         seed: Seed of the generator.
+        told: Name → what stood on a topic that the spec reads beside that of the alerts, each record once.
     """
 
     bootstrap: str
@@ -59,6 +60,7 @@ class DemoRun:
     duration_s: float
     rate: int
     seed: int
+    told: Mapping[str, list[bytes]] = field(default_factory=dict)
 
     @property
     def ledger(self) -> Path:
@@ -81,6 +83,7 @@ class DemoSpec:
         answers: Whether the generator answers the app: then it begins when the app has warmed up.
         simulated: Whether the generator's event time is not the clock's: then its messages carry their
             simulated arrival, and the topics that the app reads keep it.
+        also: Settings → name → topic that is read to its end for the checks (:attr:`DemoRun.told`).
         seldom: Names of checks of what does not happen in every run that sends less than the demo does by
             itself. Each compares what something else says must be, so that it is empty where that is nothing,
             and not where the app does nothing.
@@ -95,6 +98,7 @@ class DemoSpec:
     sent: Callable[[Any], int]
     answers: bool = False
     simulated: bool = False
+    also: Callable[[Any], Mapping[str, str]] = lambda settings: {}
     seldom: frozenset[str] = frozenset()
 
 
@@ -163,12 +167,19 @@ class AlertTail:
     """Reads an alerts topic from its beginning in a thread, dropping repeats by ``event_id``.
 
     At its end it has read all that stood on the topic then.
+
+    Args:
+        bootstrap: The broker.
+        topic: The topic.
+        options: Options of the client.
+        line: A record's value → what is shown of it; ``None``: nothing is, and values are kept.
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, options: dict[str, str], line: Callable[[bytes], AlertLine]
+        self, bootstrap: str, topic: str, options: dict[str, str], line: Callable[[bytes], AlertLine] | None
     ):
         self._bootstrap, self._topic, self._options, self._line = bootstrap, topic, options, line
+        self.values: list[bytes] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millrace-alerts", daemon=True)
         self.ids: set[str] = set()
@@ -218,7 +229,10 @@ class AlertTail:
             return
         self.first_at = self.first_at or time.monotonic()
         self.ids.add(identity)
-        self.lines.append(self._line(message.value()))
+        if self._line is None:
+            self.values.append(message.value())
+        else:
+            self.lines.append(self._line(message.value()))
 
 
 def _ends(consumer: Any) -> dict[int, int]:
@@ -367,6 +381,11 @@ def _stream(
             with view.phase("Spark"):
                 _wait_for(job.session_ready, thread)
             stack.enter_context(tail)
+            options = dict(run.settings.kafka.options)
+            also = {
+                name: stack.enter_context(AlertTail(run.bootstrap, topic, options, None))
+                for name, topic in spec.also(run.settings).items()
+            }
             with view.phase("query"):
                 _wait_for(job.started, thread)
             if spec.answers:
@@ -379,7 +398,8 @@ def _stream(
             job.stop()
             _wait_for(job.ended, thread)
         with view.phase("checks"):
-            return spec.checks(run, spec.read_ledger(run.ledger), tail.ids)
+            told = {name: one.values for name, one in also.items()}
+            return spec.checks(replace(run, told=told), spec.read_ledger(run.ledger), tail.ids)
 
 
 def _warm_up(job: Job, monitor: QueryMonitor, thread: _JobThread) -> None:

@@ -17,12 +17,15 @@ from tests.crash.killed_run import Bomb, plant
 
 #: The app's settings beside folders.
 OVERRIDES = ("monitor.judge=false", "monitor.sensor_least=30d", "foresight.on=true", "spark.quick_start=true")
+#: What is normal comes of the registry, too.
+NORMAL = ("health.registered=true", "health.interval=1h")
 
 
 def settings_in(folder: Path) -> IotSettings:
     """The app's settings over a folder."""
-    places = (f"storage.root={folder}", f"foresight.exports={folder / 'exported'}")
-    return load_settings(IotSettings, app=app.name, overrides=[*OVERRIDES, *places], env={})
+    models = folder / "exported"
+    places = (f"storage.root={folder}", f"foresight.exports={models}", f"health.exports={models}")
+    return load_settings(IotSettings, app=app.name, overrides=[*OVERRIDES, *NORMAL, *places], env={})
 
 
 def main(point: str, batch: int, folder: Path) -> None:

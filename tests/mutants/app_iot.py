@@ -35,6 +35,13 @@ _REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
 _EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
 _FLEET: Final = f"{_TESTS}/test_dashboard_fleet.py"
+_ALONG: Final = f"{_TESTS}/test_demo_foreseen.py"
+_BY_INTERVAL: Final = (
+    f"{_TESTS}/test_foresight_alarms.py"
+    "::test_by_the_interval_they_are_those_of_a_loop_over_its_begin_however_batches_are_cut"
+)
+_NOTICES: Final = f"{_TESTS}/test_notices.py"
+_LIMITS: Final = f"{_TESTS}/test_dashboard_limits.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -376,9 +383,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what is in no registry is told each time",
-        f"{_APP}/process.py",
-        "                if asset.is_news(subject):\n",
-        "                if not asset.is_news(subject):\n",
+        f"{_APP}/doubts.py",
+        "        self.told[_MARKS[what] + name] = of\n",
+        "        pass\n",
         "unknown points are told",
         (f"{_REGISTRY}::test_a_point_that_the_registry_does_not_have_is_told_once",),
     ),
@@ -393,8 +400,8 @@ MUTANTS: Final = (
     Mutant(
         "iot: a word that nobody knows is told of nobody",
         f"{_APP}/production.py",
-        "            if asset.is_new_word(event.status):\n",
-        "            if False and asset.is_new_word(event.status):\n",
+        '                self._doubt("unknown_status", event.status, ctx)\n',
+        "                pass\n",
         "unknown statuses are told",
         (f"{_STATUSES}::test_a_word_that_nobody_has_mapped_is_told_once_and_is_no_availability_of_nothing",),
     ),
@@ -932,5 +939,85 @@ MUTANTS: Final = (
         "    return data.now_ms() + 3_600_000\n",
         "actions go by the clock of the events",
         (f"{_FLEET}::test_alarms_are_acted_on_as_the_commands_do",),
+    ),
+    Mutant(
+        "iot: values are unusual by the clock and not by what they are",
+        f"{_APP}/anomalies.py",
+        "        if found.score >= self._scoring.threshold:\n            ctx.output(self.anomalies, row)\n",
+        "        if at % 67 == 0:\n            ctx.output(self.anomalies, row)\n",
+        "the demo sees whether scores say something",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot: limits of the other side are foreseen",
+        f"{_APP}/forecasts.py",
+        "PointForecast(*key, found.side, found.limit",
+        'PointForecast(*key, "below" if found.side == "above" else "above", found.limit',
+        "the demo sees whether forecasts come true",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "demo of iot: a machine's status explains everything",
+        f"{_APP}/demo_foreseen.py",
+        'return "status" if place and at - begun[place - 1] <= _SETTLES_MS else ""',
+        'return "status" if place else ""',
+        "causes are of their time",
+        (_ALONG,),
+    ),
+    Mutant(
+        "demo of iot: limits of the other side count",
+        f"{_APP}/demo_foreseen.py",
+        "if one.side == _SIDES[side]]",
+        "if one.side]",
+        "a forecast is of one side",
+        (_ALONG,),
+    ),
+    Mutant(
+        "foresight: by the interval alarms go by the forecast",
+        f"{_AHEAD}/forewarning.py",
+        "Begun(event.event_time_ms, event.low_h)",
+        "Begun(event.event_time_ms, event.remaining_h)",
+        "alarms go by the begin of the interval",
+        (_BY_INTERVAL,),
+    ),
+    Mutant(
+        "foresight: by the interval plans go by their costs",
+        f"{_AHEAD}/lifetimes.py",
+        "begin if promises.by_interval else None",
+        "None",
+        "plans go by the begin of the interval",
+        (f"{_REMAINING}::test_a_plan_by_the_interval_is_for_its_begin_as_what_came_true_has_moved_it",),
+    ),
+    Mutant(
+        "notices: what is met before its registry is told by when it was met",
+        f"{_APP}/watch.py",
+        "        return max(since, asset.at) + self._m.notice_ms\n",
+        "        return since + self._m.notice_ms\n",
+        "notices are those of the times alone",
+        (_NOTICES,),
+    ),
+    Mutant(
+        "notices: one that is over is older than itself",
+        f"{_APP}/registering.py",
+        "max(of + 1, event.event_time_ms)",
+        "event.event_time_ms",
+        "what is over is over in the table",
+        (_NOTICES,),
+    ),
+    Mutant(
+        "page: rules that are only tried draw limits",
+        f"{_APP}/alarms/book.py",
+        "for rule, is_shadow in self._in_force(time) if not is_shadow]",
+        "for rule, is_shadow in self._in_force(time)]",
+        "limits are of the rules in force",
+        (_LIMITS,),
+    ),
+    Mutant(
+        "page: the machine's master data go before the point's",
+        f"{_APP}/dashboard_limits.py",
+        '{**as_dict(row.get("attributes")), **own}',
+        '{**own, **as_dict(row.get("attributes"))}',
+        "a point's limit is its own",
+        (_LIMITS,),
     ),
 )

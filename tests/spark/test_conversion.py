@@ -79,7 +79,10 @@ class Case:
 NEW_OF_SHIFTS = ("planned_stop_ms", "unknown_ms", "produced", "rejected", "performance", "quality")
 NEW_OF_ALARMS = ("point", "role", "cause", "consequence", "response", "respond_by_ms")
 #: What settings must say so that things are what they were then.
-AS_THEN = {"iot": ["monitor.tree=names"], "ridesharing": ["dispatch.drop_value=0s"]}
+AS_THEN = {
+    "iot": ["monitor.tree=names", "monitor.notice_after=0s"],
+    "ridesharing": ["dispatch.drop_value=0s"],
+}
 CASES = [
     Case(
         "fraud",

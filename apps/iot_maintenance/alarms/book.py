@@ -157,6 +157,10 @@ class RuleBook:
             found = self._sets[place] = RuleSet(self._in_force(self._times[max(place, 0)]))
         return found
 
+    def active(self, time: int) -> list[AlarmRule]:
+        """Return the rules that are active at an event time (ms), as they are written."""
+        return [rule for rule, is_shadow in self._in_force(time) if not is_shadow]
+
     def _in_force(self, time: int) -> list[tuple[AlarmRule, bool]]:
         rules = [(rule, False) for rule in self._defaults if not self._replaced(rule.id, time)]
         for entry in self._entries.values():

@@ -206,13 +206,16 @@ def chart_app(chart: Chart) -> App:
     return App("iot-skab", "control charts of recorded machines", AppSettings, topology, topics)
 
 
-def evaluate(data: Path, *, engine: Engine, told: Callable[[int, int], None]) -> SkabReport:
+def evaluate(
+    data: Path, *, engine: Engine, told: Callable[[int, int], None], scores_dir: Path | None = None
+) -> SkabReport:
     """Stream the files through a control chart, and judge what it says.
 
     Args:
         data: Folder with valve1, valve2 and other.
         engine: Where it runs.
         told: Called with how many batches are done, of how many.
+        scores_dir: Where the rows with their scores go, as ``FOLDER/FILE.csv``; ``None``: nowhere.
 
     Raises:
         NotSkab: The folder has no such files.
@@ -227,7 +230,31 @@ def evaluate(data: Path, *, engine: Engine, told: Callable[[int, int], None]) ->
     ]
     rows.sort(key=lambda row: row.event_time_ms)
     found, seconds = (_on_spark if engine == "spark" else _in_memory)(chart_app(chart), rows, told)
+    if scores_dir is not None:
+        write_scores(scores_dir, files, found)
     return judge(files, found, engine, seconds)
+
+
+def write_scores(folder: Path, files: Sequence[Recording], found: Sequence[Any]) -> None:
+    """Write the rows of each file with what the chart says of them.
+
+    Args:
+        folder: Gets ``FOLDER/FILE.csv`` with ``datetime`` (UTC), ``score`` (0.5 at the limit), ``outlier``
+            and ``change`` as told, ``anomaly`` and ``changepoint`` as labelled.
+        files: The files.
+        found: Rows (``regime``, ``event_time_ms``, ``score``, ``change``), in any order.
+    """
+    from millrace.operations.report import write_text
+
+    scores = {(row["regime"], row["event_time_ms"]): (row["score"], row["change"]) for row in found}
+    for one in files:
+        lines = ["datetime,score,outlier,change,anomaly,changepoint"]
+        changes = set(one.changes)
+        for at, true in zip(one.times, one.outliers, strict=True):
+            score, change = scores.get((one.name, at), (0.0, ""))
+            when = datetime.fromtimestamp(at / 1000, UTC).replace(tzinfo=None).isoformat(" ")
+            lines.append(f"{when},{score!r},{int(score > 0.5)},{change},{int(true)},{int(at in changes)}")
+        write_text(folder / one.name, "\n".join(lines) + "\n")
 
 
 def judge(files: Sequence[Recording], found: Sequence[Any], engine: str, seconds: float) -> SkabReport:

@@ -125,9 +125,13 @@ class Alarming(KeyedProcess[Seen, Said]):
         if event.status != around.status or event.status_since_ms != around.since:
             around.status, around.since = event.status, event.status_since_ms
             around.vocabulary = event.attributes.get(VOCABULARY, "")
-            if self.conditions.value is not None:
-                self._engine(ctx.event_time, ctx).status_changed()
-                self._wake(ctx)
+            self._turned(around, ctx)
+
+    def _turned(self, around: Around, ctx: Context) -> None:
+        """Take that a machine's status has changed."""
+        if self.conditions.value is not None:
+            self._engine(ctx.event_time, ctx).status_changed()
+            self._wake(ctx)
 
     def _take_place(self, event: Standing, at: int, ctx: Context) -> None:
         """Take at ``at`` (ms) where the registry says a machine is."""
@@ -146,8 +150,24 @@ class Alarming(KeyedProcess[Seen, Said]):
         self._engine(at, ctx).act(event)
         self._wake(ctx)
 
-    def _judge(self, life: Life, risks: Mapping[str, float], remaining_h: float | None, ctx: Context) -> None:
-        """Judge what is foreseen at the end of a step."""
+    def _judge(
+        self,
+        life: Life,
+        risks: Mapping[str, float],
+        remaining_h: float | None,
+        ctx: Context,
+        *,
+        at_least: bool = False,
+    ) -> None:
+        """Judge what is foreseen at the end of a step.
+
+        Args:
+            life: What is known of the machine.
+            risks: Component → how likely it fails soon.
+            remaining_h: Remaining life, h; ``None`` where no model says.
+            ctx: The step's context.
+            at_least: Whether that is the begin of the interval.
+        """
         rules = self.rules.view(self._make).at(ctx.event_time)
         if not rules.foresight:
             return
@@ -158,7 +178,8 @@ class Alarming(KeyedProcess[Seen, Said]):
         facts.risks, facts.remaining_life = risks, remaining_h
         if self.conditions.value is None and not rules.foreseen_trips(facts):
             return  # as nearly always
-        self._engine(ctx.event_time, ctx, rules).foreseen(facts, _said(risks, remaining_h))
+        said = _said(risks, remaining_h, at_least=at_least)
+        self._engine(ctx.event_time, ctx, rules).foreseen(facts, said)
         self._wake(ctx)
 
     def _time(self, ctx: Context) -> None:
@@ -208,7 +229,7 @@ class Alarming(KeyedProcess[Seen, Said]):
         return place_by_name(ctx.key) if self._ruling.by_names else (UNREGISTERED, UNREGISTERED)
 
 
-def _said(risks: Mapping[str, float], remaining_h: float | None) -> str:
+def _said(risks: Mapping[str, float], remaining_h: float | None, *, at_least: bool = False) -> str:
     """Return what is foreseen in words.
 
     >>> _said({"pump": 0.82, "seal": 0.1}, 31.4)
@@ -219,7 +240,7 @@ def _said(risks: Mapping[str, float], remaining_h: float | None) -> str:
         component = max(sorted(risks), key=risks.__getitem__)
         said.append(f"{component} fails soon with {risks[component]:.0%}".replace("%", " %"))
     if remaining_h is not None:
-        said.append(f"{remaining_h:.1f} h remain")
+        said.append(f"{remaining_h:.1f} h remain" + " at least" * at_least)
     return ", ".join(said)
 
 

@@ -22,12 +22,14 @@ class Promises:
         rate: How fast intervals follow what comes true.
         early: Cost of an hour of life that is given away.
         late: Cost of an hour that a machine runs on after it would have failed.
+        by_interval: Whether plans go by the begin of the interval, and not by what costs the least.
     """
 
     coverage: float = 0.9
     rate: float = 0.05
     early: float = 1.0
     late: float = 9.0
+    by_interval: bool = False
 
     @property
     def share(self) -> float:
@@ -92,15 +94,16 @@ class Lifetimes(KeyedProcess[LifeTruth | LifeForecast, RemainingLife]):
             return
         kept = Adaptive(miss / 2, miss / 2) if kept is None else kept
         at, machine = event.event_time_ms, event.machine_id
+        begin: float | None = None
         if event.forecast_h is not None:
-            low, high = kept.interval(event.spread_h, event.ceiling_h)
+            begin, high = kept.interval(event.spread_h, event.ceiling_h)
             ctx.emit(
                 RemainingLife(
-                    machine, at, event.forecast_h, low, high, event.ceiling_h, promises.coverage, kept.lives,
-                    event.model,
+                    machine, at, event.forecast_h, begin, high, event.ceiling_h, promises.coverage,
+                    kept.lives, event.model,
                 )
             )  # fmt: skip
-        if (plan := _plan(event, promises)) is not None:
+        if (plan := _plan(event, promises, begin if promises.by_interval else None)) is not None:
             ctx.output(self.plans, plan)
 
     def on_late(self, event: LifeTruth | LifeForecast, ctx: Context) -> None:
@@ -108,15 +111,21 @@ class Lifetimes(KeyedProcess[LifeTruth | LifeForecast, RemainingLife]):
         self.process(event, ctx)
 
 
-def _plan(event: LifeForecast, promises: Promises) -> MaintenancePlan | None:
-    """Return by when a machine should be maintained; ``None`` where no model says anything of it."""
+def _plan(event: LifeForecast, promises: Promises, begin: float | None) -> MaintenancePlan | None:
+    """Return by when a machine should be maintained; ``None`` where no model says anything of it.
+
+    Args:
+        event: What the models say.
+        promises: What too early and too late cost.
+        begin: The begin of the interval, h, where plans go by it.
+    """
     share, at = promises.share, event.event_time_ms
     dates = []
     if event.forecast_h is not None:
-        hours = value_at(event.spread_h, share, event.ceiling_h)
+        hours = value_at(event.spread_h, share, event.ceiling_h) if begin is None else begin
         cost = promises.cost(hours, event.spread_h, event.ceiling_h)
         failed = level_of(event.spread_h, hours, event.ceiling_h)
-        dates.append((hours, "remaining life", cost, failed))
+        dates.append((hours, "remaining life" if begin is None else "interval", cost, failed))
     if event.probability is not None and event.probability > share:
         # Within the horizon a failure is as likely at one time as at another.
         hours = event.horizon_h * share / event.probability

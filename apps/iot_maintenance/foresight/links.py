@@ -6,6 +6,7 @@ from pathlib import Path
 
 from apps.iot_maintenance.foresight.alarming import Ruling
 from apps.iot_maintenance.foresight.baseline import read_baseline
+from apps.iot_maintenance.foresight.forewarning import Forewarning
 from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
 from apps.iot_maintenance.foresight.models import Forecaster
 from apps.iot_maintenance.foresight.process import Foresight, Looking
@@ -23,6 +24,22 @@ TABLES: dict[str, str | Upsert] = {
     "Lifetimes.plans": Upsert("maintenance_plan", ("machine_id",), "event_time_ms"),
     "Lifetimes.dead_letters": "dead_forecasts",
 }
+
+
+def tables_of(settings: IotSettings) -> dict[str, str | Upsert]:
+    """Return output → its table of what looks ahead."""
+    behind = {"Forewarning.dead_letters": "dead_warnings"} if by_interval(settings) else {}
+    return {**TABLES, **behind}
+
+
+def by_interval(settings: IotSettings) -> bool:
+    """Return whether alarms and plans go by the interval of remaining life."""
+    return settings.foresight.judged_by == "interval"
+
+
+def alarms_of(settings: IotSettings) -> str:
+    """Return the output of the alarms of what is foreseen."""
+    return "Forewarning.alarms" if by_interval(settings) else "Foresight.alarms"
 
 
 def looking(settings: IotSettings) -> Looking:
@@ -48,7 +65,8 @@ def with_foresight(made: Topology, settings: IotSettings) -> Topology:
         NotABaseline: The baseline's file cannot be read.
     """
     told = settings.foresight
-    promises = Promises(told.coverage, told.rate, told.cost_early, told.cost_late)
+    behind = by_interval(settings)
+    promises = Promises(told.coverage, told.rate, told.cost_early, told.cost_late, behind)
     taken = {
         "replaced": "MachineMonitor.replaced",
         "readings": "MachineMonitor.main",
@@ -58,12 +76,23 @@ def with_foresight(made: Topology, settings: IotSettings) -> Topology:
     keys = dict.fromkeys(taken, "machine_id") | {"asked": "entity_id"}
     ruling = Ruling.of(monitoring(settings))
     judged = {"truths": "Foresight.truths", "forecasts": "Foresight.forecasts"}
-    return (
+    ahead = (
         made.key_by(keys, output=taken)
-        .process(Foresight(looking(settings), ruling))
+        .process(Foresight(looking(settings), ruling, passes_on=behind))
         .key_by("fleet", output=judged)
         .process(Lifetimes(promises))
     )
+    if not behind:
+        return ahead
+    told_of = {
+        "turns": "Foresight.turns",
+        "lives": "Lifetimes.main",
+        "steps": "Foresight.steps",
+        "asked": "MachineMonitor.asked",
+        "places": "MachineMonitor.places",
+    }
+    keys = dict.fromkeys(told_of, "machine_id") | {"asked": "entity_id"}
+    return ahead.key_by(keys, output=told_of).process(Forewarning(ruling, ms(settings.monitor.keep)))
 
 
 def topics_of(settings: IotSettings) -> dict[str, str]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Table → its column of figures.
 _TABLES: Final = {"risks": "probability", "remaining_life": "remaining_h"}
+#: The column with the begin of the interval.
+_BEGIN: Final = "low_h"
 _BATCH: Final = 20_000
 #: The columns that all rows have once they are one table.
 _ORDER: Final = ("event_time_ms", "machine_id", "component")
@@ -31,6 +33,7 @@ class Foreseen:
     Args:
         rows: Moment (UTC ms), machine, component and figure, in order; without a component the figure is the
             remaining life in hours, else the probability that it fails.
+        at_least: Whether that remaining life is the begin of its interval.
 
     Example:
         >>> past = Foreseen([(60, "m1", "", 9.5), (60, "m1", "pump", 0.25)])
@@ -39,7 +42,8 @@ class Foreseen:
         (({'pump': 0.25}, 9.5), None)
     """
 
-    def __init__(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
+    def __init__(self, rows: Iterable[tuple[int, str, str, float]], *, at_least: bool = False) -> None:
+        self.at_least = at_least
         self._steps = groupby(rows, key=itemgetter(0, 1))
         self._ahead: tuple[tuple[int, str], tuple[dict[str, float], float | None]] | None = None
         self._known: dict[tuple[int, str], tuple[dict[str, float], float | None]] = {}
@@ -89,25 +93,29 @@ class Foreseen:
         self._ahead = None
 
 
-def read_foreseen(tables: Path, *, since_ms: int, until_ms: int) -> Foreseen | None:
+def read_foreseen(
+    tables: Path, *, since_ms: int, until_ms: int, by_interval: bool = False
+) -> Foreseen | None:
     """Return what the tables of risks and remaining lives have; ``None`` where there is nothing.
 
     Args:
         tables: The folder of the tables.
         since_ms: Only from then on, UTC ms.
         until_ms: Only until then, UTC ms.
+        by_interval: Whether the stream goes by the interval of remaining life, and not by the forecast.
     """
     import pyarrow as pa
 
+    figures = {**_TABLES, "remaining_life": _BEGIN} if by_interval else _TABLES
     found = [
         part
-        for name, figure in _TABLES.items()
+        for name, figure in figures.items()
         if (part := _read(tables / name, figure, since_ms, until_ms)) is not None
     ]
     if not found:
         return None
     rows = pa.concat_tables(found).sort_by([(name, "ascending") for name in _ORDER])
-    return Foreseen(_tuples(rows))
+    return Foreseen(_tuples(rows), at_least=by_interval)
 
 
 def _read(table: Path, figure: str, since_ms: int, until_ms: int) -> pa.Table | None:
@@ -152,7 +160,7 @@ class PastForesight(Foresight):
         life.close(_NOTHING_USUAL)
         said = self._said.at(ctx.key, ctx.event_time)
         if said is not None:
-            self._judge(life, *said, ctx)
+            self._judge(life, *said, ctx, at_least=self._said.at_least)
 
 
 #: Values of readings are in nothing that is said then.

@@ -8,12 +8,20 @@ from typing import Any, ClassVar, Final
 
 from apps.iot_maintenance.assets import Standing, subject_of
 from apps.iot_maintenance.events import Action, Maintenance
-from apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Ruling
+from apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
 from apps.iot_maintenance.foresight.baseline import Baseline
 from apps.iot_maintenance.foresight.condition import Awaited, Life
 from apps.iot_maintenance.foresight.distribution import level_of
 from apps.iot_maintenance.foresight.models import Forecaster
-from apps.iot_maintenance.foresight.records import ANY_KIND, LifeForecast, LifeTruth, MachineFeatures, Risk
+from apps.iot_maintenance.foresight.records import (
+    ANY_KIND,
+    LifeForecast,
+    LifeTruth,
+    MachineFeatures,
+    Risk,
+    Step,
+    Turned,
+)
 from apps.iot_maintenance.records import EnrichedReading
 from millrace import Context, Timer, days, hours, side_output, value_state
 from millrace.time import NEVER
@@ -53,6 +61,8 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
     Args:
         looking: How far and by what.
         ruling: By what alarms of it are judged; no alarms unless given.
+        passes_on: Whether alarms are judged behind the intervals instead
+            (:class:`apps.iot_maintenance.foresight.forewarning.Forewarning`): then what that takes is told.
     """
 
     order = "event_time"
@@ -64,11 +74,14 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
     risks = side_output(Risk)
     forecasts = side_output(LifeForecast)
     truths = side_output(LifeTruth)
+    steps = side_output(Step)
+    turns = side_output(Turned)
     life = value_state(Life)
 
-    def __init__(self, looking: Looking, ruling: Ruling | None = None) -> None:
+    def __init__(self, looking: Looking, ruling: Ruling | None = None, *, passes_on: bool = False) -> None:
         super().__init__(ruling)
         self._l = looking
+        self._passes_on = passes_on
 
     def describe(self) -> dict[str, Any]:
         """Return what the state hangs on."""
@@ -100,10 +113,13 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
 
     def _told(self, event: Maintenance | Action | Standing, now: int, ctx: Context) -> None:
         """Take something that is no reading; of actions and places ``now`` (ms) is when they take effect."""
-        if isinstance(event, Action):
-            self._take_action(event, now, ctx)
-        elif isinstance(event, Standing):
-            self._take_place(event, now, ctx)
+        if isinstance(event, Action | Standing):
+            if self._passes_on:
+                return
+            if isinstance(event, Action):
+                self._take_action(event, now, ctx)
+            else:
+                self._take_place(event, now, ctx)
         elif event.kind == "corrective":
             self._failed(event, ctx)
         if self.life.value is None and not isinstance(event, Maintenance):
@@ -136,7 +152,13 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
     ) -> None:
         at, machine = ctx.event_time, ctx.key
         risks, told = forecaster.risks(features), forecaster.life(features)
-        self._judge(life, {} if risks is None else risks.of, None if told is None else told.hours, ctx)
+        said = {} if risks is None else risks.of
+        if self._passes_on:
+            ctx.output(
+                self.steps, Step(machine, at, life.kind, said, life.errors, life.replaced, life.attributes)
+            )
+        else:
+            self._judge(life, said, None if told is None else told.hours, ctx)
         worst: tuple[str, float | None, float] = ("", None, 0.0)
         if risks is not None:
             for component, probability in risks.of.items():
@@ -158,6 +180,13 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
         if not awaited or at - awaited[-1].at >= _APART * self._l.every_ms:
             awaited.append(Awaited(at, told.hours))
             del awaited[:-_AWAITED]
+
+    def _turned(self, around: Around, ctx: Context) -> None:
+        if not self._passes_on:
+            super()._turned(around, ctx)
+            return
+        row = Turned(ctx.key, ctx.event_time, around.status, around.since, around.vocabulary)
+        ctx.output(self.turns, row)
 
     def _failed(self, event: Maintenance, ctx: Context) -> None:
         """Tell what a failure says of the forecasts before it, and begin a new life."""

@@ -92,6 +92,46 @@ class LifeTruth(msgspec.Struct, frozen=True, gc=False):
     levels: list[float]
 
 
+class Turned(msgspec.Struct, frozen=True, gc=False):
+    """A machine's status has changed: told to those who judge by the interval of remaining life.
+
+    Attributes:
+        machine_id: The machine.
+        event_time_ms: Of the reading that said so.
+        status: The status.
+        since_ms: Since when, ms.
+        vocabulary: Whose words that is; empty: everybody's.
+    """
+
+    machine_id: str
+    event_time_ms: int
+    status: str | None
+    since_ms: int | None
+    vocabulary: str
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """What was known of a machine at the end of a step, for rules that are judged behind the intervals.
+
+    Attributes:
+        machine_id: The machine.
+        event_time_ms: End of the step.
+        kind: Its kind.
+        risks: Component → how likely it fails soon.
+        errors: Error code → how often in the last 24 hours.
+        replaced: Component → when it was last replaced, ms.
+        attributes: What else is known of it.
+    """
+
+    machine_id: str
+    event_time_ms: int
+    kind: str
+    risks: dict[str, float]
+    errors: dict[str, int]
+    replaced: dict[str, int]
+    attributes: dict[str, str]
+
+
 class RemainingLife(msgspec.Struct, frozen=True, gc=False):
     """How long a machine runs yet.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -43,6 +44,12 @@ class ForesightSettings(Section):
     )
     rate: float = Field(
         default=0.05, ge=0, le=1, description="how fast intervals follow what comes true; 0: they do not"
+    )
+    judged_by: Literal["forecast", "interval"] = Field(
+        default="forecast",
+        description="what alarm rules take for remaining_life, and plans for the date: the forecast (plans: "
+        "what costs the least by its distribution), or the begin of the interval that follows what came "
+        "true. interval: part of the checkpoint, and a shuffle more",
     )
     cost_early: float = Field(default=1.0, gt=0, description="cost of an hour of life that is given away")
     cost_late: float = Field(

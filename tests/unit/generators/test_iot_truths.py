@@ -119,6 +119,25 @@ def test_worn_machines_degrade_within_as_long_as_their_kind_warns_ahead() -> Non
     assert 0.25 < len(half) / len(machines) < 0.75
 
 
+def test_worn_machines_are_well_first_where_they_are_told_to_be() -> None:
+    base = IotProfile(
+        seed=7, start_ms=1_767_607_200_000, acceleration=180.0, failure_scale=4.0, events=12_000,
+        worn=1.0, warning_scale=30.0, **WORKING,
+    )  # type: ignore[arg-type]  # fmt: skip
+    onsets = {t.truth_id: t.detail["onset_ms"] for t, _ in truths(simulate(base)).values() if t.kind in MODES}
+    later = replace(base, worn_from=0.5)
+    healthy = {
+        t.truth_id: t.detail["onset_ms"] for t, _ in truths(simulate(later)).values() if t.kind in MODES
+    }
+    assert len(healthy) > 10
+    # Overload wears 2.5 times as fast: half an operating hour takes a fifth of an hour at least.
+    assert min(healthy.values()) >= base.start_ms + base.event_ms(0.5 / 2.5)
+    assert min(onsets.values()) < base.start_ms + base.event_ms(0.5 / 2.5)
+    both = onsets.keys() & healthy.keys()
+    assert both
+    assert all(healthy[name] > onsets[name] for name in both)
+
+
 def test_a_truth_says_in_which_quantities_it_shows(worn: list[Simulated]) -> None:
     for truth, _ in failures(worn):
         assert truth.detail["quantities"] == sorted(MODES[truth.kind].effects)

@@ -26,6 +26,7 @@ from apps.iot_maintenance.foresight.training import (
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.files import sha256_of
 from millrace.models.manifest import Manifest
+from millrace.operators.control import Chart, fit_chart
 
 HOUR = 3_600_000
 START = 1_767_600_000_000
@@ -138,3 +139,10 @@ def errors_of(ceiling: float = 100.0, seed: int = 3, rows: int = 4_000, spread: 
     rng = np.random.default_rng(seed)
     truths = rng.uniform(0, ceiling, rows)
     return calibrated(np.clip(truths + rng.normal(0, spread, rows), 0, ceiling), truths, ceiling)
+
+
+def normal_of(seed: int) -> dict[str, Chart]:
+    """What is normal for such machines, as one who has seen others of them would have it."""
+    rng = np.random.default_rng(seed)
+    rows = np.column_stack([rng.normal(52, 3, 200), rng.normal(5, 1, 200)])
+    return {"pump": fit_chart({"": rows.tolist()}, ("heat", "noise"))}

@@ -99,6 +99,7 @@ def monitor(*rules: AlarmRule, **rest: Any) -> MachineMonitor:
 
 def driver(*rules: AlarmRule, bound: int = 0, **rest: Any) -> TestDriver:
     """A driver of such a monitor."""
+    rest.setdefault("notice_ms", 0)  # what is in no registry is told at once
     return TestDriver(monitor(*rules, **rest), out_of_orderness_ms=bound)
 
 

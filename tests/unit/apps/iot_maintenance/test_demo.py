@@ -11,7 +11,7 @@ import pytest
 from apps.iot_maintenance import demo
 from apps.iot_maintenance.evaluation.stream import settings_for
 from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, IotTopics, monitoring
+from apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
 from apps.iot_maintenance.signals import INPUTS, as_row
 from generators.engine.world import deliver_domain
 from generators.iot import DOMAIN, IotProfile
@@ -53,11 +53,18 @@ PROFILE = IotProfile(
     lateness_ms=5_000,
     duplicates=0.005,
     malformed=0.001,
-    worn=0.5,
+    worn=0.8,
+    worn_from=0.5,
     warning_scale=30.0,
 )
+#: The topic of forecasts; the table has the newest of each point.
+TOPIC = "topic of forecasts"
+TABLES = (
+    "readings", "late", "dead_letters", "alarm_history", "liveness",
+    "scores", "anomalies", TOPIC, "forecasts",
+)  # fmt: skip
 #: Output of the monitor → table.
-OUTPUTS = {"main": "readings", "alarms": "alarm_history"}
+OUTPUTS = {"main": "readings", "alarms": "alarm_history", "forecasts": TOPIC}
 Tables = dict[str, Rows]
 
 
@@ -68,9 +75,10 @@ def settings() -> IotSettings:
 def run_app(ledger: WorldLedger) -> Tables:
     """Send the streams, and return what stands in the tables."""
     decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
-    monitor = MachineMonitor(monitoring(settings()))
+    how = settings()
+    monitor = MachineMonitor(monitoring(how), scoring(how), forecasting(how))
     host = MemoryHost(monitor, out_of_orderness_ms=1_000, records=True)
-    found: Tables = {name: [] for name in ("readings", "late", "dead_letters", "alarm_history", "liveness")}
+    found: Tables = {name: [] for name in TABLES}
     batch: list[Any] = []
     emitted = []
     for message in deliver_domain(DOMAIN, PROFILE):
@@ -90,6 +98,8 @@ def run_app(ledger: WorldLedger) -> Tables:
         table = OUTPUTS.get(e.output, e.output)
         if table in found:
             found[table].append({**msgspec.structs.asdict(e.payload), "_event_id": str(number)})
+    newest = {(row["machine_id"], row["subject"]): row for row in found[TOPIC]}
+    found["forecasts"] = list(newest.values())
     return found
 
 
@@ -111,7 +121,8 @@ def checked(
     patch.setattr(
         demo, "app_rows", lambda folder, name, columns: [{c: r[c] for c in columns} for r in changed[name]]
     )
-    run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed)
+    told = {demo.FORECASTS: [msgspec.json.encode(row) for row in changed[TOPIC]]}
+    run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed, told)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["alarm_history"]})
 
 
@@ -127,9 +138,14 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
     tables, ledger = seen
     found = checked((tables, msgspec.structs.replace(ledger, truths=[])), monkeypatch)
     empty = {check.name for check in found if check.is_empty}
-    failures = "failures that an alarm came before"
-    assert empty == {failures, *(check.name for check in found if check.name.startswith("found: "))}
-    assert len(empty) == len(demo.WORDS) + 4
+    of_failures = {
+        "failures that an alarm came before",
+        "failures that unusual values came before",
+        "limits passed that were foreseen",
+        "unusual values on the way to a failure",
+    }
+    assert empty == {*of_failures, *(check.name for check in found if check.name.startswith("found: "))}
+    assert len(empty) == len(demo.WORDS) + 7
 
 
 def test_topics_of_a_demo_on_a_broker_of_others_are_its_own() -> None:
@@ -164,6 +180,16 @@ def one_sensor(rows: Rows) -> Rows:
     return [{**row, "entity_id": "m", "quantity": "q"} for row in rows]
 
 
+def other_side(rows: Rows) -> Rows:
+    turned = {"above": "below", "below": "above"}
+    return [{**row, "side": turned.get(row["side"], row["side"])} for row in rows]
+
+
+def every_tenth_unusual(rows: Rows) -> Rows:
+    """As many of all values as if nothing had been looked at."""
+    return [{**row, "score": 0.9 if n % 10 == 0 else 0.1} for n, row in enumerate(rows)]
+
+
 HOUR = 3_600_000
 #: Process alarms on the same quantity are no sensor alarms.
 PROCESS_ALARMS_ONLY = {"alarm_history": of("sensor-fault", stuck("rule_id", "vibration-high-pump"))}
@@ -180,6 +206,47 @@ BREAKS = (
         an_hour_late={"alarm_history": shifted("event_time_ms", HOUR)},
         of_one_machine={"alarm_history": stuck("entity_id")},
         of_another_quantity={"alarm_history": stuck("quantity", "colour")},
+    ),
+    *breaks(
+        "unusual values = scores from the threshold on",
+        dropped={"anomalies": dropped},
+        others={"scores": every_tenth_unusual},
+        an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
+    ),
+    *breaks(
+        "unusual values with a cause",
+        an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
+        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+    ),
+    *breaks(
+        "unusual values on the way to a failure",
+        dropped={"anomalies": dropped},
+        of_one_machine={"anomalies": stuck("machine_id")},
+        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+    ),
+    *breaks(
+        "failures that unusual values came before",
+        dropped={"anomalies": dropped},
+        an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
+        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+    ),
+    *breaks(
+        "newest forecasts on the topic = table",
+        one_not_on_the_topic={"forecasts": added({"subject": "another"})},
+        one_not_in_the_table={"forecasts": less},
+        stuck={"forecasts": stuck("side", "above")},
+    ),
+    *breaks(
+        "limits foreseen that were passed",
+        an_hour_early={TOPIC: shifted("event_time_ms", -HOUR)},
+        of_one_machine={TOPIC: stuck("machine_id")},
+        of_the_other_side={TOPIC: other_side},
+    ),
+    *breaks(
+        "limits passed that were foreseen",
+        dropped={TOPIC: dropped},
+        an_hour_late={TOPIC: shifted("event_time_ms", HOUR)},
+        of_one_machine={TOPIC: stuck("machine_id")},
     ),
     *breaks(
         "readings sent = rows in readings + late",

@@ -23,8 +23,9 @@ def degrading(machine: str, begin: int, end: int, quantities: list[str], *, fail
 
 
 def beyond(sensor: str, begin: int, end: int | None) -> WorldTruth:
-    detail = {"begin_ms": begin} | ({} if end is None else {"end_ms": end})
-    return WorldTruth(f"{sensor}{begin}", "limit_exceeded", sensor, "alarm", detail, [], [], begin, begin)
+    detail = {"begin_ms": begin, "side": "high"}
+    back = begin if end is None else end
+    return WorldTruth(f"{sensor}{begin}", "limit_exceeded", sensor, "alarm", detail, [], [], begin, back)
 
 
 def alarm(machine: str, quantity: str, at: int, **more: Any) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_alarms_are_judged_as_by_a_list_of_every_second(seed: int) -> None:
                 fails.append((truth.entity, ["", *detail["quantities"]], detail["onset_ms"], end))
         else:
             machine, quantity = truth.entity.split(".")
-            end = detail.get("end_ms", LAST)
+            end = truth.last_event_time_ms if truth.last_event_time_ms > detail["begin_ms"] else LAST
             for second in range(detail["begin_ms"] // SECOND - 3, end // SECOND + 4):
                 explained.add((machine, quantity, second))
     told = [r for r in rows if r["change"] == "active" and r["announced"] and r["category"] == "process"]
@@ -89,12 +90,15 @@ def test_alarms_are_judged_as_by_a_list_of_every_second(seed: int) -> None:
 
 def test_the_report_counts_in_the_time_of_machines() -> None:
     truths = [degrading("a", 0, 20 * SECOND, ["oil"]), degrading("b", 0, 20 * SECOND, ["oil"])]
-    rows = [alarm("a", "oil", 10 * SECOND), alarm("c", "oil", 10 * SECOND)]
+    rows = [alarm("a", "oil", at * SECOND) for at in (10, 11, 12)] + [alarm("c", "oil", 10 * SECOND)]
     failures, causes = checks(judge(truths, rows, LAST), machine_hours=720.0, acceleration=180.0)
     assert (failures.found, failures.holds, failures.note) == (
         1, True, "median 30 min of a machine's life ahead",
     )  # fmt: skip
-    assert (causes.found, causes.holds, causes.note) == (1, True, "1 without one: 1 in a machine's month")
+    assert (causes.found, causes.holds, causes.note) == (3, True, "1 without one: 1 in a machine's month")
+    # Of few it says nothing.
+    few = checks(judge(truths, rows[2:], LAST), machine_hours=720.0, acceleration=180.0)[1]
+    assert few.is_empty
 
 
 def test_truths_of_older_ledgers_say_nothing_of_quantities_and_are_left_out() -> None:

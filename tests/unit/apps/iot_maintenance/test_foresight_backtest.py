@@ -80,7 +80,7 @@ def rules_of(seed: int) -> list[AlarmRule]:
 
 
 def both(
-    folder: Path, models: Path, seed: int, rules: list[AlarmRule]
+    folder: Path, models: Path, seed: int, rules: list[AlarmRule], *overrides: str
 ) -> tuple[Rows, Monitoring, dict[str, Rows]]:
     """The stream's alarms, what its monitor goes by, and the tables, which stand in the folder."""
     with written(rules) as fleet:
@@ -88,6 +88,7 @@ def both(
             [
                 *(f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"),
                 *("monitor.grace=0s", "foresight.on=true", f"foresight.exports={models}"),
+                *overrides,
             ]
         )
         wanted = ["alarm_history", "risks", "remaining_life", "readings"]
@@ -125,23 +126,25 @@ def told_of(history: Rows) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("seed", "by"), [*((seed, "forecast") for seed in range(6)), (1, "interval"), (4, "interval")]
+)
 def test_they_are_those_that_the_stream_raised_however_the_past_is_read(
-    models: Path, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, seed: int, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = rules_of(seed)
-    history, told, _ = both(tmp_path, models, seed, rules)
+    history, told, _ = both(tmp_path, models, seed, rules, f"foresight.judged_by={by}")
     table = read_table(tmp_path / "readings")
     raised = told_of(history)
     last = table.column("event_time_ms")[-1].as_py()
     for batch in (20_000, 1, random.Random(seed).randrange(2, 60)):
         monkeypatch.setattr(trying, "_BATCH", batch)
-        past = read_foreseen(tmp_path, since_ms=0, until_ms=EVER)
+        past = read_foreseen(tmp_path, since_ms=0, until_ms=EVER, by_interval=by == "interval")
         assert past is not None
         found = [msgspec.to_builtins(a) for a in trying._alarms_ahead(told, table, last, past, HOUR)]
         assert changes(found) == changes(history)
     assert len(raised) >= 3
-    past = read_foreseen(tmp_path, since_ms=0, until_ms=EVER)
+    past = read_foreseen(tmp_path, since_ms=0, until_ms=EVER, by_interval=by == "interval")
     report: Report = backtest(rules, told, table, foreseen=past, every_ms=HOUR)
     assert {o.rule: o.alarms for o in report.rules if o.alarms} == dict(raised)
     assert report.together.alarms == sum(report.by_day.values()) == raised.total()

@@ -151,6 +151,55 @@ def test_a_new_champion_takes_over_while_the_stream_runs_and_loses_no_interval(t
     assert len(times) >= 110
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_swap_between_a_batch_that_was_lost_and_its_repeat_loses_and_doubles_nothing(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill -9: what a batch had given is gone, and it runs again, maybe by another champion."""
+    rng = random.Random(seed)
+    normal = learned()["pump"]
+
+    def version(number: int) -> Chart:
+        said = {
+            regime: msgspec.structs.replace(known, t2_limit=number * known.t2_limit)
+            for regime, known in normal.regimes.items()
+        }
+        return Chart(normal.sensors, said)
+
+    champion = [1]
+    monkeypatch.setattr(Registered, "of", lambda self, kind: (version(champion[0]), str(champion[0])))
+    events = pump(120, seed=seed, leak_from=80)
+    cuts = sorted(rng.sample(range(1, len(events)), 8))
+    batches = [events[low:high] for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+    once = TestDriver(registered(tmp_path))
+    for batch in batches:
+        once.send_batch(batch)
+    until(once, 4 * HOUR)
+    target, found, lost = TestDriver(registered(tmp_path)), [], 0
+    for batch in batches:
+        before, rows_before = target.snapshot(), len(target.values("machine_health"))
+        while rng.random() < 0.5:
+            target.send_batch(batch)
+            lost += 1
+            target = TestDriver(registered(tmp_path))  # the process is gone, and what it had given with it
+            target.restore(before)
+            rows_before = 0
+            champion[0] += rng.random() < 0.6
+        target.send_batch(batch)
+        found += target.values("machine_health")[rows_before:]
+    rows_before = len(target.values("machine_health"))
+    until(target, 4 * HOUR)
+    found += target.values("machine_health")[rows_before:]
+    wanted: list[MachineHealth] = once.values("machine_health")
+    assert lost
+    assert [row.event_time_ms for row in found] == [row.event_time_ms for row in wanted]
+    for row, by_first in zip(found, wanted, strict=True):
+        # By the one that its row names, of the same values.
+        assert row.t2_limit == version(int(row.model)).regimes[row.regime].t2_limit
+        assert (row.t2, row.q) == (by_first.t2, by_first.q)
+    assert champion[0] == 1 or {row.model for row in found} != {"1"} or found[-1].model == str(champion[0])
+
+
 def test_without_a_champion_or_with_one_of_other_intervals_nothing_is_normal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

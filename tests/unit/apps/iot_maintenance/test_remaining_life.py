@@ -135,6 +135,44 @@ def test_the_date_of_a_plan_costs_the_least(early: float, late: float) -> None:
     assert plan.expected_cost == pytest.approx(cost, rel=0.05)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_by_the_interval_is_for_its_begin_as_what_came_true_has_moved_it(seed: int) -> None:
+    rng = random.Random(seed)
+    kept = errors_of(seed=seed)
+    told = Promises(
+        rate=rng.choice((0.05, 0.3)), early=rng.uniform(0.5, 3), late=rng.uniform(1, 9), by_interval=True
+    )
+    by_interval, by_cost = (
+        TestDriver(Lifetimes(told)),
+        TestDriver(Lifetimes(replace(told, by_interval=False))),
+    )
+    at = 0
+    for _ in range(40):
+        at += HOUR
+        if rng.random() < 0.5:
+            event, name = LifeTruth("m", "pump", at, "seal", [rng.random() ** 3 for _ in range(4)]), "truths"
+        else:
+            event, name = forecast(at, rng.uniform(5, 95), kept), "forecasts"  # type: ignore[assignment]
+        for driver in (by_interval, by_cost):
+            driver.send("pump", event, at=at, input=name)
+    for driver in (by_interval, by_cost):
+        driver.drain()
+    lives, plans = by_interval.values(), by_interval.values("plans")
+    assert len(plans) == len(lives) > 5
+    assert [life.low_h for life in lives] == [life.low_h for life in by_cost.values()]
+    assert [plan.latest_ms for plan in plans] == [
+        life.event_time_ms + round(life.low_h * HOUR) for life in lives
+    ]
+    assert {plan.reason for plan in plans} == {"interval"}
+    # What is foreseen to be lost is at least what it costs by the cheapest date, and what chance there is of
+    # a failure before is what the distribution has below it.
+    for life, plan, cheapest in zip(lives, plans, by_cost.values("plans"), strict=True):
+        assert plan.expected_cost >= cheapest.expected_cost * 0.98
+        values = kept.spread(life.remaining_h)
+        assert value_at(values, plan.probability, kept.ceiling) == pytest.approx(life.low_h, abs=1e-6)
+    assert by_interval.values("plans") != by_cost.values("plans")
+
+
 def test_a_likely_failure_brings_the_date_forward() -> None:
     kept, promises = errors_of(), Promises()
     driver = TestDriver(Lifetimes(promises))

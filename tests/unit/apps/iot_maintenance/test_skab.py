@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -108,7 +109,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_outliers_and_change_points_of_made_files_are_found(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
+    scores = tmp_path / "scores"
     arguments = ["skab", "--data", str(folder(tmp_path)), "--out", str(out), "--engine", "memory"]
+    arguments += ["--scores-dir", str(scores)]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
@@ -121,6 +124,20 @@ def test_outliers_and_change_points_of_made_files_are_found(tmp_path: Path) -> N
     assert report["changes"]["found"] == 8
     assert report["changes_cusum"]["found"] >= 4
     assert set(report["by_folder"]) == {"valve1", "valve2", "other"}
+    # The rows say the same, and have the labels of their files.
+    right = false = missed = 0
+    for name in ("valve1/0", "valve1/1", "valve2/0", "other/3"):
+        rows, given = (
+            pd.read_csv(at / f"{name}.csv", sep=sep) for at, sep in ((scores, ","), (tmp_path, ";"))
+        )
+        assert list(rows["datetime"]) == list(given["datetime"])
+        assert list(rows["anomaly"]) == list(given["anomaly"])
+        assert list(rows["changepoint"]) == list(given["changepoint"])
+        assert list(rows["outlier"]) == list((rows["score"] > 0.5).astype(int))
+        right += int((rows["outlier"] & rows["anomaly"]).sum())
+        false += int((rows["outlier"] & ~rows["anomaly"].astype(bool)).sum())
+        missed += int((~rows["outlier"].astype(bool) & rows["anomaly"]).sum())
+    assert report["outlier_f1"] == pytest.approx(right / (right + (false + missed) / 2), abs=1e-4)
 
 
 def test_rows_keep_their_order_where_a_clock_stands_still(tmp_path: Path) -> None:
