@@ -136,7 +136,7 @@ def _edge(
 def short(rate: float) -> str:
     """Return a rate in few letters.
 
-    >>> short(0), short(0.26), short(7.04), short(812.3), short(18_250)
+    >>> short(0), short(0.26), short(7.04), short(812.3), short(18_260)
     ('0', '0.3', '7', '812', '18.3k')
     """
     if rate >= 10_000:
