@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks import oracles
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, make_events, write_batches
-from benchmarks.streams import combined, figures, read_batches, run_query
-from benchmarks.w1 import CARD, Input, bench_session, ours, streaming_settings
 from millrace import KeyedProcess, minutes
 from millrace.operators import heartbeat
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, make_events, write_batches
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks.w1 import CARD, Input, bench_session, ours, streaming_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ class Sizes:
         keys: Cards.
         batches: Batches, the first to warm up included; one more completes all silences.
         repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
     """
 
     rows: int = 1_000_000
@@ -89,7 +89,7 @@ def absent(sizes: Sizes) -> dict[str, Any]:
 
 def process_of(system: System) -> KeyedProcess[Any, Any]:
     """Return ours: an alert when a card has had no purchase for a minute."""
-    from benchmarks.w1_job import Purchase
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     return heartbeat(Purchase, timeout=TIMEOUT_MS, in_order=system == "process", key="card")
 

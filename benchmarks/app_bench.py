@@ -19,10 +19,10 @@ Key = Hashable | None
 
 #: App → module with its ``bench``.
 _MODULES: Final = {
-    "fraud": "benchmarks.app_fraud",
-    "iot": "benchmarks.app_iot",
-    "clickstream": "benchmarks.app_clickstream",
-    "ridesharing": "benchmarks.app_ridesharing",
+    "fraud": "millrace_apps.benchmarks.app_fraud",
+    "iot": "millrace_apps.benchmarks.app_iot",
+    "clickstream": "millrace_apps.benchmarks.app_clickstream",
+    "ridesharing": "millrace_apps.benchmarks.app_ridesharing",
 }
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.app_bench import AppBench
-from benchmarks.app_run import BenchRun, bench_run, read_ends, steps
-from benchmarks.cpu import cpu_by_part
-from benchmarks.streams import BenchmarkFailed
 from millrace.kafka.admin import TopicSpec, create_topics
 from millrace.runtime.job import Job
+from millrace_apps.benchmarks.app_bench import AppBench
+from millrace_apps.benchmarks.app_run import BenchRun, bench_run, read_ends, steps
+from millrace_apps.benchmarks.cpu import cpu_by_part
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 #: What an operator sets to catch up: large batches. Given settings win.
 CATCH_UP: Final = (

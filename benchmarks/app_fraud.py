@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.app_bench import Answers, AppBench, Record, Rows, Sent
+from millrace_apps.benchmarks.app_bench import Answers, AppBench, Record, Rows, Sent
 
 
 def check(rows: Rows, sent: Sent) -> Record:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from apps.iot_maintenance.settings import DEFAULTS
-from benchmarks.app_bench import Answers, AppBench, Key, Record, Rows, Sent
+from millrace_apps.benchmarks.app_bench import Answers, AppBench, Key, Record, Rows, Sent
+from millrace_apps.iot_maintenance.settings import DEFAULTS
 
 #: A limit within what is usual, without a delay: readings cross it all the time.
 _CROSSED: Final[dict[str, Any]] = {

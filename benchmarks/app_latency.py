@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.app_bench import Answers, AppBench, Key, Record
-from benchmarks.app_run import BenchRun, bench_run, read_ends, run_beside
-from benchmarks.report import percentiles
-from benchmarks.streams import BenchmarkFailed
-from benchmarks.warmth import WarmUp, told
+from millrace_apps.benchmarks.app_bench import Answers, AppBench, Key, Record
+from millrace_apps.benchmarks.app_run import BenchRun, bench_run, read_ends, run_beside
+from millrace_apps.benchmarks.report import percentiles
+from millrace_apps.benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks.warmth import WarmUp, told
 
 #: Until what was read has been answered, also what waits for the clock to go on, s.
 _SETTLE_S: Final = 5

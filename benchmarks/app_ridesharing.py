@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.ridesharing.settings import RidesharingSettings
-from benchmarks.app_bench import Answers, AppBench, Key, Record, Rows, Sent
 from millrace.time import ms
+from millrace_apps.benchmarks.app_bench import Answers, AppBench, Key, Record, Rows, Sent
+from millrace_apps.ridesharing.settings import RidesharingSettings
 
 #: A Friday evening.
 _START: Final = "2026-01-02T16:30Z"

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.app_bench import AppBench, Record
-from benchmarks.kafka_io import read_values
 from millrace.dashboard.progress import offsets_of
 from millrace.errors import MillraceError
 from millrace.inspect.checkpoint import Checkpoint
@@ -25,6 +23,8 @@ from millrace.runtime.apps import load_app, with_sent_times
 from millrace.runtime.commands import app_rows
 from millrace.runtime.job import Job
 from millrace.runtime.settings import AppSettings, load_settings
+from millrace_apps.benchmarks.app_bench import AppBench, Record
+from millrace_apps.benchmarks.kafka_io import read_values
 
 _PARTITIONS: Final = 2
 #: For a stopped generator to deliver what it has sent, s.
@@ -235,7 +235,7 @@ def topic_settings(settings: type[AppSettings], suffix: str) -> list[str]:
         suffix: The suffix.
 
     Example:
-        >>> from benchmarks.core_app import CoreSettings
+        >>> from millrace_apps.benchmarks.core_app import CoreSettings
         >>> topic_settings(CoreSettings, ".x")[0]
         'topics.events=bench.events.x'
     """

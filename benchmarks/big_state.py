@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inputs import Events
-from benchmarks.kafka_io import Pace, Results, preload
-from benchmarks.running import Rate, Stage, Written, is_correct, latencies, stage
-from benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks.inputs import Events
+from millrace_apps.benchmarks.kafka_io import Pace, Results, preload
+from millrace_apps.benchmarks.running import Rate, Stage, Written, is_correct, latencies, stage
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 
 @dataclass(frozen=True)

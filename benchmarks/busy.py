@@ -9,10 +9,10 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from apps.fraud.entity_stages import stages
-from apps.fraud.events import Transaction
-from apps.fraud.settings import ENTITY_STAGES
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.fraud.entity_stages import stages
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.settings import ENTITY_STAGES
 
 _START_MS: Final = 1_767_369_600_000
 _DAY_MS: Final = 86_400_000

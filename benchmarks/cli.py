@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from benchmarks import machine
 from millrace.errors import UserError
+from millrace_apps.benchmarks import machine
 
 if TYPE_CHECKING:
-    from benchmarks.windowed import Job as WindowJob
+    from millrace_apps.benchmarks.windowed import Job as WindowJob
 
 S = TypeVar("S")
 
@@ -123,8 +123,8 @@ def drain(
     It runs with the settings for catching up: batches of 100,000. The first batch loads
     everything: give more events than one takes.
     """
-    from benchmarks import app_drain, report
-    from benchmarks.app_bench import bench_of
+    from millrace_apps.benchmarks import app_drain, report
+    from millrace_apps.benchmarks.app_bench import bench_of
 
     bench = bench_of(name.value)
     results = app_drain.drain(bench, events, entities, bootstrap, overrides or ())
@@ -145,8 +145,8 @@ def clock(
 
     It counts and times nothing: beside the rule of time run others that were not taken.
     """
-    from benchmarks import clock as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import clock as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), machines=machines, minutes=minutes)
     report.write("clock", bench.clock(sizes), bench.configuration(sizes), out, markdown)
@@ -165,8 +165,8 @@ def rules(
     markdown: Markdown = None,
 ) -> None:
     """What a hundred active rules cost the fraud app, which drains its topics with them and without."""
-    from benchmarks import report
-    from benchmarks import rules_cost as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import rules_cost as bench
 
     sizes = _sized(bench.Sizes(), rules=count, events=events, repeats=repeats)
     results = bench.rules_cost(sizes, bootstrap, overrides or ())
@@ -199,16 +199,16 @@ def latency(
     ridesharing: request to offer, with and without its dispatch window; w1: event to score.
     What comes before 250 batches have been committed does not count: by then the JVM has compiled.
     """
-    from benchmarks import report
-    from benchmarks.warmth import WARM_BATCHES, WarmUp
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks.warmth import WARM_BATCHES, WarmUp
 
     sets = overrides or []
     if quick:
         rate, duration, warm_up = min(rate, 200), min(duration, 10), min(warm_up, 5)
     warm = WarmUp(warm_batches or (_QUICK_WARM_BATCHES if quick else WARM_BATCHES), warm_up)
     if job is not LatencyJob.w1:
-        from benchmarks import app_latency
-        from benchmarks.app_bench import bench_of
+        from millrace_apps.benchmarks import app_latency
+        from millrace_apps.benchmarks.app_bench import bench_of
 
         bench = bench_of(job.value)
         results = app_latency.latency(bench, rate, duration, warm, bootstrap, sets)
@@ -222,7 +222,7 @@ def latency(
         }
         report.write("latency", results, about, out, markdown)
         return
-    from benchmarks import core_latency, running
+    from millrace_apps.benchmarks import core_latency, running
 
     pace = running.Rate(rate, duration, warm_up)
     results = core_latency.latency(pace, warm, bootstrap, sets)
@@ -239,8 +239,8 @@ def silence(
     markdown: Markdown = None,
 ) -> None:
     """100,000 devices of the iot app beat once and fall silent: how long until all have been declared."""
-    from benchmarks import report
-    from benchmarks import silence as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import silence as bench
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), devices=devices)
     results = bench.silence(sizes, bootstrap, overrides or ())
@@ -259,8 +259,8 @@ def stations(
     markdown: Markdown = None,
 ) -> None:
     """One station beside several that share the work: events per second, in alternating runs."""
-    from benchmarks import report
-    from benchmarks import stations as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import stations as bench
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), stations=count, pairs=pairs, rows=rows)
     report.write("stations", bench.stations(sizes), bench.configuration(sizes), out, markdown)
@@ -295,9 +295,9 @@ def state(
     markdown: Markdown = None,
 ) -> None:
     """Bytes of state per device, visitor, driver, or customer and terminal, packed as in a checkpoint."""
-    from benchmarks import report
-    from benchmarks import state_size as bench
-    from benchmarks.state_apps import BENCHES
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import state_size as bench
+    from millrace_apps.benchmarks.state_apps import BENCHES
 
     if days and BENCHES[name.value].growing is None:
         raise UserError(f"--days is for --app fraud and iot, not {name.value}")
@@ -310,7 +310,7 @@ def state(
 @app.command(epilog="Example: millrace bench start --out start.json")
 def start(bootstrap: Bootstrap = None, overrides: Sets = None, out: Out = None) -> None:
     """Seconds from the start of the fraud app to session, query and first result."""
-    from benchmarks import fraud, report
+    from millrace_apps.benchmarks import fraud, report
 
     report.write("start", fraud.start(bootstrap, overrides or ()), {"settings": overrides or []}, out)
 
@@ -320,7 +320,7 @@ def memory(
     duration: Annotated[int, typer.Option(help="Seconds of streaming.")] = 60, out: Out = None
 ) -> None:
     """Peak memory of all processes of the fraud demo."""
-    from benchmarks import fraud, report
+    from millrace_apps.benchmarks import fraud, report
 
     report.write("memory", fraud.memory(duration), {"duration_s": duration}, out)
 
@@ -346,8 +346,8 @@ def w1(
     markdown: Markdown = None,
 ) -> None:
     """Running z-score per card from Parquet files: ours beside Spark's operators."""
-    from benchmarks import report
-    from benchmarks import w1 as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import w1 as bench
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(),
@@ -363,7 +363,7 @@ def w1(
 
 
 def _windowed(job: WindowJob, quick: bool, out: Path | None, markdown: Path | None, **given: Any) -> None:
-    from benchmarks import report, windowed
+    from millrace_apps.benchmarks import report, windowed
 
     sizes = _sized(windowed.QUICK if quick else windowed.SIZES[job], **given)
     report.write(job, windowed.windowed(job, sizes), windowed.configuration(job, sizes), out, markdown)
@@ -422,8 +422,8 @@ def w5(
     markdown: Markdown = None,
 ) -> None:
     """As-of and interval join of purchases and limits: ours beside Spark's stream-stream join."""
-    from benchmarks import joined as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import joined as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
@@ -442,8 +442,8 @@ def w6(
     markdown: Markdown = None,
 ) -> None:
     """Drop repeats, then the ten best items per shop and minute: ours beside Spark's deduplication."""
-    from benchmarks import deduped as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import deduped as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
@@ -462,8 +462,8 @@ def w8(
     markdown: Markdown = None,
 ) -> None:
     """An alert for every silence of a card, one timer each: ours beside Spark's sessions."""
-    from benchmarks import absent as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import absent as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
@@ -482,8 +482,8 @@ def matching(
 
     How likely each driver is to say yes is in the cost, from 40 answers of each and 5,000 of the fleet.
     """
-    from apps.ridesharing.matcher_report import carry_out
-    from benchmarks import report
+    from millrace_apps.benchmarks import report
+    from millrace_apps.ridesharing.matcher_report import carry_out
 
     found = {
         f"{riders}_x_{cars}": carry_out(riders, cars, windows, seed, acceptance=True)
@@ -503,8 +503,8 @@ def w7(
     markdown: Markdown = None,
 ) -> None:
     """The pattern A B* C within five seconds; Spark has no pattern matching."""
-    from benchmarks import matching as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import matching as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), rows=rows, keys=keys, batches=batches, repeats=repeats
@@ -571,8 +571,8 @@ def compare(
     The commit gets a git worktree and an environment of its own, kept in the user's cache for the next time.
     All ratios are of runs next to each other, and above 1 today's tree is the better one.
     """
-    from benchmarks import compare as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import compare as bench
+    from millrace_apps.benchmarks import report
 
     plan = bench.Plan(
         tuple(command),
@@ -603,8 +603,8 @@ def batch(
     markdown: Markdown = None,
 ) -> None:
     """Small batches of every app beside a native aggregation of Spark's: medians, one after the other."""
-    from benchmarks import batches as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import batches as bench
+    from millrace_apps.benchmarks import report
 
     sizes = bench.Sizes(rows, 20, 10, 5) if quick else bench.Sizes(rows, batches, batches, empty)
     found = bench.batch(tuple(jobs or bench.JOBS), sizes, tuple(overrides or ()))
@@ -622,8 +622,8 @@ def sizing(
     """What a batch, a row and a page cost: fitted on some runs, held to others that were left out."""
     from dataclasses import asdict
 
-    from benchmarks import report
-    from benchmarks import sizing as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import sizing as bench
 
     sizes = bench.QUICK if quick else replace(bench.Sizes(), warm=warm, batches=batches)
     report.write("sizing", bench.sizing(sizes), asdict(sizes), out, markdown)
@@ -645,8 +645,8 @@ def kafka_w1(
     markdown: Markdown = None,
 ) -> None:
     """Kafka to Kafka through durable state: ours beside Spark's aggregation and a plain Python loop."""
-    from benchmarks import kafka_w1 as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import kafka_w1 as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), messages=messages, keys=keys, batch=batch, repeats=repeats
@@ -666,8 +666,8 @@ def savepoint(
     markdown: Markdown = None,
 ) -> None:
     """A million keys: savepoint, restore, a look at one key, another number of key groups."""
-    from benchmarks import report
-    from benchmarks import savepoint as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import savepoint as bench
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), keys=keys, text=text)
     report.write("savepoint", bench.savepoint(sizes), bench.configuration(sizes), out, markdown)
@@ -688,8 +688,8 @@ def serve(
     markdown: Markdown = None,
 ) -> None:
     """Decisions over HTTP beside the running fraud job: from when they are due, and beside the stream's."""
-    from benchmarks import report
-    from benchmarks import serving as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import serving as bench
 
     base = bench.QUICK if quick else bench.Sizes()
     sizes = _sized(base, rate=rate, duration_s=duration, beside=beside, safe_in=safe_in)
@@ -711,9 +711,9 @@ def uplift(
     """Shoppers who answer clickstream's offers, in memory: how often its interval holds what these add."""
     from dataclasses import asdict
 
-    from benchmarks import report
-    from benchmarks import uplift as bench
     from millrace.errors import ChecksFailed
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import uplift as bench
 
     shop = bench.Shop(days=days, event_rate=event_rate, offer_uplift=adds)
     results = bench.evaluate(
@@ -737,8 +737,8 @@ def big_state(
     markdown: Markdown = None,
 ) -> None:
     """Small batches over a million keys of a kilobyte: latency, bytes written, recovery after kill -9."""
-    from benchmarks import big_state as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import big_state as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), keys=keys, rate=rate, duration_s=duration)
     results = bench.big_state(sizes, bootstrap, overrides or [])
@@ -758,8 +758,8 @@ def timers(
     markdown: Markdown = None,
 ) -> None:
     """A million pending timers: how long a batch takes in which ten thousand are due."""
-    from benchmarks import report
-    from benchmarks import timers as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import timers as bench
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), pending=pending, due=due)
     if sizes.due * sizes.rounds > sizes.pending:
@@ -780,8 +780,8 @@ def memory_host(
     markdown: Markdown = None,
 ) -> None:
     """Events per second and core of a running aggregate on the in-memory host, without Spark."""
-    from benchmarks import memory_host as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import memory_host as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), events=events, keys=keys, batch=batch, repeats=repeats
@@ -800,8 +800,8 @@ def sealing(
     markdown: Markdown = None,
 ) -> None:
     """What checksums and encryption of state cost the fraud process, without Spark."""
-    from benchmarks import report
-    from benchmarks import sealing as bench
+    from millrace_apps.benchmarks import report
+    from millrace_apps.benchmarks import sealing as bench
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(), events=events, cards=keys, batch=batch, repeats=repeats
@@ -819,8 +819,8 @@ def paged_state(
     markdown: Markdown = None,
 ) -> None:
     """Read and write one entry of a map that has a million, in parts and as a whole; without Spark."""
-    from benchmarks import paged_map as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import paged_map as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), entries=entries)
     report.write("paged-state", bench.paged_state(sizes), bench.configuration(sizes), out, markdown)
@@ -845,8 +845,8 @@ def region(
     markdown: Markdown = None,
 ) -> None:
     """Positions of a ridesharing region, its book in parts and in one entry by turns, without Spark."""
-    from benchmarks import region as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import region as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(
         bench.QUICK if quick else bench.Sizes(),
@@ -861,8 +861,8 @@ def region(
 @app.command(epilog="Example: millrace bench parts --out parts.json")
 def parts(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
     """State logic that apps keep of their own beside the parts that could take its place, without Spark."""
-    from benchmarks import parts as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import parts as bench
+    from millrace_apps.benchmarks import report
 
     sizes = bench.QUICK if quick else bench.Sizes()
     report.write("parts", bench.parts(sizes), bench.configuration(sizes), out, markdown)
@@ -881,8 +881,8 @@ def next_items(
     markdown: Markdown = None,
 ) -> None:
     """The index of clickstream's next items: bytes, time to restore it, time of a list; without Spark."""
-    from benchmarks import next_items as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import next_items as bench
+    from millrace_apps.benchmarks import report
 
     sizes = _sized(bench.QUICK if quick else bench.Sizes(), sessions=sessions, items=items)
     report.write("next-items", bench.next_items(sizes), bench.configuration(sizes), out, markdown)
@@ -891,8 +891,8 @@ def next_items(
 @app.command(epilog="Example: millrace bench busy --out busy.json")
 def busy(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> None:
     """What a payment at a busy terminal costs beside one at an ordinary terminal, without Spark."""
-    from benchmarks import busy as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import busy as bench
+    from millrace_apps.benchmarks import report
 
     sizes = bench.QUICK if quick else bench.Sizes()
     report.write("busy", bench.busy(sizes), bench.configuration(sizes), out, markdown)
@@ -914,8 +914,8 @@ def generate(
     markdown: Markdown = None,
 ) -> None:
     """Events per second, CPU time and memory of the generators, to a file and to Kafka."""
-    from benchmarks import generate as bench
-    from benchmarks import report
+    from millrace_apps.benchmarks import generate as bench
+    from millrace_apps.benchmarks import report
 
     for name in target or ():
         if name not in bench.TARGETS:

@@ -16,13 +16,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from benchmarks.streams import BenchmarkFailed
 from millrace import Context
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus, SourceReport, advance, plausible
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 #: A rule of time: the clock before, what a batch has read of its sources, the settings → the clock after.
 Rule = Callable[[ClockState, list[SourceReport], ClockSettings], tuple[ClockState, ClockStatus]]
@@ -115,9 +115,9 @@ def _beside_right(
 
 def fleet_of(sizes: Sizes) -> Iterator[Came]:
     """Yield the events of a fleet as they come."""
-    from apps.iot_maintenance.signals import INPUTS, KEYS
-    from benchmarks.state_apps import fleet_profile
-    from generators.iot import simulate
+    from millrace_apps.benchmarks.state_apps import fleet_profile
+    from millrace_apps.generators.iot import simulate
+    from millrace_apps.iot_maintenance.signals import INPUTS, KEYS
 
     profile = replace(fleet_profile(sizes.machines), events=None, start_ms=_START_MS)
     delays = random.Random(5)
@@ -171,9 +171,9 @@ def watched(
         skew_ms: How much after its arrival an event may claim to have happened; ``None``: any time.
         clock: Whose clock machines go by.
     """
-    from apps.iot_maintenance.process import MachineMonitor, Monitoring
-    from apps.iot_maintenance.settings import IotSettings, monitoring
     from millrace.runtime.settings import load_settings
+    from millrace_apps.iot_maintenance.process import MachineMonitor, Monitoring
+    from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
     class _Judging(MachineMonitor):
         """Counts whose events are late."""

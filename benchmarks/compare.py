@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
-from benchmarks import machine, metered, reference
-from benchmarks.metered import Metered
-from benchmarks.report import flat
 from millrace.errors import UserError
+from millrace_apps.benchmarks import machine, metered, reference
+from millrace_apps.benchmarks.metered import Metered
+from millrace_apps.benchmarks.report import flat
 
 Better = Literal["lower", "higher"]
 Say = Callable[[str], None]

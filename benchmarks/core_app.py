@@ -1,6 +1,7 @@
 """Job W1 as an app: Kafka → state → Kafka by the same runtime and writers that every app has.
 
-``python -m benchmarks.core_app key=value …`` runs it in a process of its own, which can be killed.
+``python -m millrace_apps.benchmarks.core_app key=value …`` runs it in a process of its own, which can be
+killed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def topology(settings: CoreSettings) -> Topology:
 
 def process_of(job: Job) -> KeyedProcess[Any, Any]:
     """Return the process of a job."""
-    from benchmarks import w1_job
+    from millrace_apps.benchmarks import w1_job
 
     made: dict[Job, type[KeyedProcess[Any, Any]]] = {
         "w1": w1_job.ZScore,

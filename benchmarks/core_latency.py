@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.inputs import Events
-from benchmarks.kafka_io import Pace, preload
-from benchmarks.running import Producer, Rate, Stage, is_correct, latencies, stage
-from benchmarks.warmth import WarmUp, told
+from millrace_apps.benchmarks.inputs import Events
+from millrace_apps.benchmarks.kafka_io import Pace, preload
+from millrace_apps.benchmarks.running import Producer, Rate, Stage, is_correct, latencies, stage
+from millrace_apps.benchmarks.warmth import WarmUp, told
 
 #: Longest warm-up for which there are events, s.
 _WARM_LIMIT_S: Final = 900

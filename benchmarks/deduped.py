@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from benchmarks import oracles
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, Ints, card_name, closing_events, make_events, write_files
-from benchmarks.streams import combined, figures, read_batches, run_query
-from benchmarks.w1 import Input, bench_session, streaming_settings
 from millrace import KeyedProcess, keyed, minutes, seconds
 from millrace.operators import deduplicate, top_n
 from millrace.windows import sum_of, tumbling
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, Ints, card_name, closing_events, make_events, write_files
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks.w1 import Input, bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class Sizes:
         keys: Items, by Zipf's law.
         batches: Batches, the first to warm up included; one more completes the windows.
         repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
     """
 
     rows: int = 1_000_000

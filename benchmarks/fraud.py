@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.app_bench import bench_of
-from benchmarks.app_run import bench_run
+from millrace_apps.benchmarks.app_bench import bench_of
+from millrace_apps.benchmarks.app_run import bench_run
 
 
 def start(bootstrap: str | None, overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How fast the generators send, and whether their memory stays flat; one process per figure.
 
-``python -m benchmarks.generate {…}`` is that process.
+``python -m millrace_apps.benchmarks.generate {…}`` is that process.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 if TYPE_CHECKING:
-    from generators.command import AnyLedger
-    from generators.engine.message import Generated
-    from generators.sinks import Sink
+    from millrace_apps.generators.command import AnyLedger
+    from millrace_apps.generators.engine.message import Generated
+    from millrace_apps.generators.sinks import Sink
 
 TARGETS: Final = ("jsonl", "kafka", "null")
 
@@ -105,7 +105,7 @@ def configuration(sizes: Sizes) -> dict[str, Any]:
 
 
 def _run(order: Order) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.generate", json.dumps(asdict(order))]
+    command = [sys.executable, "-m", "millrace_apps.benchmarks.generate", json.dumps(asdict(order))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -118,7 +118,7 @@ def _run(order: Order) -> dict[str, Any]:
 
 
 def _measure(order: Order) -> dict[str, Any]:
-    from generators.run import run
+    from millrace_apps.generators.run import run
 
     stream, ledger = _stream(order)
     # What is made before the first event (cards, a city) is no part of the rate.
@@ -150,15 +150,15 @@ def _watched(stream: Iterator[Generated], events: int, memory: list[float]) -> I
 def _stream(order: Order) -> tuple[Iterator[Generated], AnyLedger]:
     """Return a generator's messages with its usual parameters, and a ledger that counts them."""
     if order.domain == "fraud":
-        from generators.fraud import FraudProfile, fraud_events
-        from generators.ledger import LedgerWriter
+        from millrace_apps.generators.fraud import FraudProfile, fraud_events
+        from millrace_apps.generators.ledger import LedgerWriter
 
         ledger = LedgerWriter(None, domain="fraud", seed=0, schema_version="1", parameters={})
         return fraud_events(FraudProfile(events=order.events)), ledger
-    from generators.domains import load
-    from generators.engine.world import deliver_domain
-    from generators.world_ledger import WorldLedger
     from millrace.testing.world_ledger import WorldRun
+    from millrace_apps.generators.domains import load
+    from millrace_apps.generators.engine.world import deliver_domain
+    from millrace_apps.generators.world_ledger import WorldLedger
 
     domain = load(order.domain)
     topics = {name: spec.topic for name, spec in domain.streams.items()}
@@ -167,7 +167,7 @@ def _stream(order: Order) -> tuple[Iterator[Generated], AnyLedger]:
 
 
 def _sink(order: Order) -> Sink:
-    from generators.sinks import KafkaSink, LineSink
+    from millrace_apps.generators.sinks import KafkaSink, LineSink
 
     if order.target != "kafka":
         return LineSink.to_file(_file(order))

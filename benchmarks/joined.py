@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from benchmarks import oracles
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import START_MS, Events, Ints, card_name, make_events, write_batches, write_files
-from benchmarks.oracles import Limits
-from benchmarks.streams import combined, figures, read_batches, run_query
-from benchmarks.w1 import Input, bench_session, streaming_settings
 from millrace import connect, hours, keyed, minutes, seconds
 from millrace.joins import JoinProcess, asof_join, interval, interval_join
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import (
+    START_MS,
+    Events,
+    Ints,
+    card_name,
+    make_events,
+    write_batches,
+    write_files,
+)
+from millrace_apps.benchmarks.oracles import Limits
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks.w1 import Input, bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +67,7 @@ class Sizes:
         keys: Cards: of the purchases by Zipf's law, of the limits all alike.
         batches: Batches, the first to warm up included; one more brings the purchases that wait.
         repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
     """
 
     rows: int = 2_000_000
@@ -160,7 +168,7 @@ def joined(sizes: Sizes) -> dict[str, Any]:
 
 def process_of(job: Job) -> JoinProcess:
     """Return the process of a job."""
-    from benchmarks.w1_job import Purchase
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     if job == "asof":
         return asof_join(left=Purchase, right=Limit, keep=KEEP_MS, grace=GRACE_MS)

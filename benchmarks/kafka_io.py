@@ -1,6 +1,6 @@
 """Filling a topic in bulk or at a steady rate, and reading results back with the time they were there.
 
-``python -m benchmarks.kafka_io {…}`` is the producer of a steady rate, in a process of its own.
+``python -m millrace_apps.benchmarks.kafka_io {…}`` is the producer of a steady rate, in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from benchmarks.digest import digest
-from benchmarks.inputs import Events, Ints, as_json, card_name, make_events
-from benchmarks.oracles import scores
 from millrace.errors import MillraceError
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import Events, Ints, as_json, card_name, make_events
+from millrace_apps.benchmarks.oracles import scores
 
 _QUIET_S = 30.0
 #: For the client the time at which a message is handed over.
@@ -234,7 +234,7 @@ def results_of(messages: Iterable[tuple[bytes, int]]) -> Results:
 
 def paced_command(pace: Pace) -> list[str]:
     """Return the command that runs :func:`produce_paced` in a process of its own; it prints how many."""
-    return [sys.executable, "-m", "benchmarks.kafka_io", json.dumps(asdict(pace))]
+    return [sys.executable, "-m", "millrace_apps.benchmarks.kafka_io", json.dumps(asdict(pace))]
 
 
 def main(pace: Pace) -> None:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from benchmarks import core_app, oracles
-from benchmarks.cpu import cpu_seconds
-from benchmarks.inputs import Events, card_name, make_events
-from benchmarks.kafka_io import preload, read_results, read_values
-from benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
-from benchmarks.w1 import bench_session, streaming_settings
 from millrace.kafka.admin import APPEND_TIME, SENT_TIME
+from millrace_apps.benchmarks import core_app, oracles
+from millrace_apps.benchmarks.cpu import cpu_seconds
+from millrace_apps.benchmarks.inputs import Events, card_name, make_events
+from millrace_apps.benchmarks.kafka_io import preload, read_results, read_values
+from millrace_apps.benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
+from millrace_apps.benchmarks.w1 import bench_session, streaming_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -201,9 +201,9 @@ def native(setting: Setting, run: str) -> dict[str, Any]:
     """Run Spark's own aggregation: JSON in and out in the JVM, a message per card and batch."""
     from pyspark.sql import functions as F
 
-    from benchmarks.w1_job import native as aggregate
     from millrace.connectors.kafka import kafka_stream, write_records
     from millrace.kafka.options import spark_options
+    from millrace_apps.benchmarks.w1_job import native as aggregate
 
     options, sizes = spark_options(setting.bootstrap, {}), setting.sizes
     results = setting.make_topic(f"{run}-results")
@@ -231,9 +231,9 @@ def native_per_event(setting: Setting, run: str) -> dict[str, Any]:
     """Run Spark's own operators with a message per event: JSON in and out in the JVM, no Python."""
     from pyspark.sql import functions as F
 
-    from benchmarks.native_per_event import batch_records, scores, totals
     from millrace.connectors.kafka import kafka_stream, write_records
     from millrace.kafka.options import spark_options
+    from millrace_apps.benchmarks.native_per_event import batch_records, scores, totals
 
     options, sizes = spark_options(setting.bootstrap, {}), setting.sizes
     results = setting.make_topic(f"{run}-results")
@@ -295,8 +295,8 @@ def loop(setting: Setting, run: str) -> dict[str, Any]:
     results = setting.make_topic(f"{run}-results")
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.loop_worker", setting.bootstrap, setting.topic, results,
-             str(partition), str(end)],
+            [sys.executable, "-m", "millrace_apps.benchmarks.loop_worker", setting.bootstrap, setting.topic,
+             results, str(partition), str(end)],
             stdout=subprocess.PIPE,
             text=True,
         )

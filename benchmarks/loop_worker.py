@@ -1,7 +1,7 @@
 """W1 as a plain Python loop over one partition, the floor to compare with: no durability, no late check.
 
-Run as ``python -m benchmarks.loop_worker BROKER IN OUT PARTITION END``; prints when it began, when it ended
-and its CPU time (all in seconds) as JSON.
+Run as ``python -m millrace_apps.benchmarks.loop_worker BROKER IN OUT PARTITION END``; prints when it began,
+when it ended and its CPU time (all in seconds) as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.w1_job import Purchase, Score, zscore
+from millrace_apps.benchmarks.w1_job import Purchase, Score, zscore
 
 _CONSUMER: Final[dict[str, Any]] = {
     "group.id": "loop",

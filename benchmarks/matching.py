@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, Ints, card_name, make_events, write_batches
-from benchmarks.streams import combined, figures, read_batches, run_query
 from millrace import Context, KeyedProcess, seconds
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, Ints, card_name, make_events, write_batches
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
 
 if TYPE_CHECKING:
-    from benchmarks.w1 import Input
     from millrace.patterns import PatternProcess
+    from millrace_apps.benchmarks.w1 import Input
 
 WITHIN_MS: Final = seconds(5)
 #: Cents below which a purchase is small, and from which it is large.
@@ -66,7 +66,7 @@ class Sizes:
         keys: Cards.
         batches: Batches, the first to warm up included; one more ends what is open.
         repeats: Runs; figures are medians.
-        input: What the process reads; see :class:`benchmarks.w1.Sizes`.
+        input: What the process reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
     """
 
     rows: int = 1_000_000
@@ -81,8 +81,8 @@ QUICK = Sizes(rows=60_000, keys=2_000, batches=3)
 
 def process_of() -> PatternProcess:
     """Return the process."""
-    from benchmarks.w1_job import Purchase
     from millrace.patterns import begin, detect, skip_past_last
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     pattern = (
         begin("a").where(lambda e: e.cents < SMALL)
@@ -126,8 +126,8 @@ def on_memory_host(events: Events) -> dict[str, Any]:
     Args:
         events: The events; they come in batches of 10,000, by key and in order of event time.
     """
-    from benchmarks.w1_job import Purchase
     from millrace.host.memory import MemoryHost
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     class Nothing(KeyedProcess[Purchase, int]):
         order = "event_time"
@@ -159,7 +159,7 @@ def matching(sizes: Sizes) -> dict[str, Any]:
     Args:
         sizes: How much.
     """
-    from benchmarks.w1 import bench_session, ours
+    from millrace_apps.benchmarks.w1 import bench_session, ours
 
     events = make_events(sizes.rows, sizes.keys)
     wanted: Digest = digest(*expected(events))
@@ -181,7 +181,7 @@ def matching(sizes: Sizes) -> dict[str, Any]:
 
 def configuration(sizes: Sizes) -> dict[str, Any]:
     """Return what the run hangs on, for the report."""
-    from benchmarks.w1 import streaming_settings
+    from millrace_apps.benchmarks.w1 import streaming_settings
 
     pattern = f"A B* C within {WITHIN_MS} ms, strict: small, medium, large purchases of a card"
     return {**asdict(sizes), "pattern": pattern, "exponent": 1.1, "settings": streaming_settings()}

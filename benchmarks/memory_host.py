@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import oracles
-from benchmarks.inputs import Events, card_name, make_events
 from millrace import Context, KeyedProcess, arrival, days, value_state
 from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.inputs import Events, card_name, make_events
 
 
 @dataclass(frozen=True)

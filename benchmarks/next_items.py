@@ -19,12 +19,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from apps.clickstream.messages import ItemFacts
-from apps.clickstream.recommend.filters import Asked, list_for, rules_of
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.log import SessionLog, let_in
-from apps.clickstream.recommend.log import sessions_of as kept_in
-from apps.clickstream.recommend.scoring import POLICIES, Policy
+from millrace_apps.clickstream.messages import ItemFacts
+from millrace_apps.clickstream.recommend.filters import Asked, list_for, rules_of
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.log import SessionLog, let_in
+from millrace_apps.clickstream.recommend.log import sessions_of as kept_in
+from millrace_apps.clickstream.recommend.scoring import POLICIES, Policy
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SURFACES: Final[tuple[Policy, ...]] = ("resume", "discover")

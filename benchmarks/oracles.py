@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmarks.inputs import Events, Ints
+from millrace_apps.benchmarks.inputs import Events, Ints
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,7 +76,7 @@ def scores(events: Events) -> Scores:
 def vector_zscores(n: Ints, total: Floats, squares: Floats, amount: Floats) -> Floats:
     """Return the z-scores of amounts among ``n`` earlier ones of a sum and a sum of squares.
 
-    The operations and their order are those of :func:`benchmarks.w1_job.zscore`.
+    The operations and their order are those of :func:`millrace_apps.benchmarks.w1_job.zscore`.
     """
     count = np.maximum(n, 1).astype(np.float64)
     mean = total / count

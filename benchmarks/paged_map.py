@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.paged import Stored
 from millrace import Context, KeyedProcess, arrival, map_state
 from millrace.host.rows import Row
 from millrace.host.runner import Runner
 from millrace.state.pages import PagedStore
 from millrace.time import NO_WATERMARK
+from millrace_apps.benchmarks.paged import Stored
 
 _KEY: Final = "1:k"
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.rules import GA4
-from apps.clickstream.sessions import SessionBook
-from apps.fraud.labels import FRAUD, GENUINE, PENDING, LabelLog
-from apps.iot_maintenance.liveness import Gateway
 from millrace.parts.deadlines import Deadlines
 from millrace.parts.lookback import LookBack
 from millrace.parts.sessions import Sessions
+from millrace_apps.clickstream.rules import GA4
+from millrace_apps.clickstream.sessions import SessionBook
+from millrace_apps.fraud.labels import FRAUD, GENUINE, PENDING, LabelLog
+from millrace_apps.iot_maintenance.liveness import Gateway
 
 _START_MS: Final = 1_767_369_600_000
 _DAY_MS: Final = 86_400_000

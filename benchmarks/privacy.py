@@ -1,4 +1,7 @@
-"""What it costs to look for card numbers: ``python -m benchmarks.privacy``, µs of processor time a record."""
+"""What it costs to look for card numbers, µs of processor time a record.
+
+``python -m millrace_apps.benchmarks.privacy`` prints it.
+"""
 
 from __future__ import annotations
 

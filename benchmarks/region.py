@@ -12,12 +12,12 @@ from hashlib import blake2b
 from statistics import median
 from typing import Any, Final
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Position, RideRequest
-from benchmarks.paged import PagedHost
-from benchmarks.whole_region import WholeRegion
 from millrace.host.runner import Emission
+from millrace_apps.benchmarks.paged import PagedHost
+from millrace_apps.benchmarks.whole_region import WholeRegion
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Position, RideRequest
 
 _START_MS: Final = 1_767_369_600_000
 _LAT, _LON = 37.77, -122.42

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.machine import before, condition
 from millrace.operations import report as files
 from millrace.runtime.redaction import redact_text
+from millrace_apps.benchmarks.machine import before, condition
 
 
 def machine() -> dict[str, Any]:
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
     Returns:
         Among others ``load_before`` and ``load_after`` (at the end the load is also the benchmark's own),
         ``speed`` and ``speed_after``: millions of additions per second in a plain Python loop, see
-        :func:`benchmarks.machine.speed`.
+        :func:`millrace_apps.benchmarks.machine.speed`.
     """
     began, ended = before(), condition()
     return {

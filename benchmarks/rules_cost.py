@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.app_bench import bench_of
-from benchmarks.app_drain import drain, settings_of
-from benchmarks.app_run import BenchRun
+from millrace_apps.benchmarks.app_bench import bench_of
+from millrace_apps.benchmarks.app_drain import drain, settings_of
+from millrace_apps.benchmarks.app_run import BenchRun
 
 if TYPE_CHECKING:
     from millrace.rules import PublishRule
@@ -85,8 +85,8 @@ def rules_cost(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) ->
     """
 
     def publish(run: BenchRun) -> None:
-        from apps.fraud.app_rules import RULES
         from millrace.operations.control_topic import ControlTopic
+        from millrace_apps.fraud.app_rules import RULES
 
         ControlTopic(RULES, run.settings).send(active_rules(sizes.rules))
 
@@ -102,7 +102,7 @@ def compared(without: Sequence[dict[str, Any]], ruled: Sequence[dict[str, Any]])
     """Return what the rules cost, by the medians of the runs.
 
     Args:
-        without: What :func:`benchmarks.app_drain.drain` said of each run without rules.
+        without: What :func:`millrace_apps.benchmarks.app_drain.drain` said of each run without rules.
         ruled: The same with rules.
 
     Raises:
@@ -110,7 +110,7 @@ def compared(without: Sequence[dict[str, Any]], ruled: Sequence[dict[str, Any]])
     """
     from statistics import median
 
-    from benchmarks.streams import BenchmarkFailed
+    from millrace_apps.benchmarks.streams import BenchmarkFailed
 
     def rate(runs: Sequence[dict[str, Any]]) -> float:
         if not all(run["rows_per_s_after_first_batch"] for run in runs):

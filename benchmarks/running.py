@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks import core_app
-from benchmarks.inputs import Events
-from benchmarks.kafka_io import Pace, Results, paced_command, read_results
-from benchmarks.report import percentiles
-from benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks import core_app
+from millrace_apps.benchmarks.inputs import Events
+from millrace_apps.benchmarks.kafka_io import Pace, Results, paced_command, read_results
+from millrace_apps.benchmarks.report import percentiles
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 _POLL_S = 0.2
 _LIMIT_S = 900.0
@@ -69,7 +69,7 @@ class RunningApp:
     """
 
     def __init__(self, settings: list[str], output: Path, scratch: Path) -> None:
-        self._command = [sys.executable, "-m", "benchmarks.core_app", *settings]
+        self._command = [sys.executable, "-m", "millrace_apps.benchmarks.core_app", *settings]
         self._output = output
         self._environment = {**os.environ, "TMPDIR": str(scratch)}
         self._process: subprocess.Popen[bytes] | None = None

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benchmarks.streams import BenchmarkFailed
 from millrace import Context, KeyedProcess, arrival, value_state
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.fraud.process import CardMonitor
-from benchmarks.paged import GROUPS, Stored
-from generators.fraud import FraudProfile, simulate
 from millrace.host.groups import encode_key
 from millrace.host.rows import Row
 from millrace.host.runner import Runner
@@ -26,6 +23,9 @@ from millrace.state.keyring import Keyring, generate_key, parse_keys
 from millrace.state.pages import PagedStore
 from millrace.state.sealing import Place, SealedBackend, seal, unseal
 from millrace.time import NO_WATERMARK
+from millrace_apps.benchmarks.paged import GROUPS, Stored
+from millrace_apps.fraud.process import CardMonitor
+from millrace_apps.generators.fraud import FraudProfile, simulate
 
 #: Sizes of a value: a small header, an average page, a full one.
 _VALUE_BYTES: Final = (256, 4_096, 32_768)

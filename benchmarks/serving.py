@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.app_bench import Record, bench_of
-from benchmarks.app_run import BenchRun, bench_run, run_beside
-from benchmarks.serving_load import Load, Told
-from benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks.app_bench import Record, bench_of
+from millrace_apps.benchmarks.app_run import BenchRun, bench_run, run_beside
+from millrace_apps.benchmarks.serving_load import Load, Told
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 _TOKEN: Final = "for-this-run-alone"  # noqa: S105 - of a server that lives as long as the run
 _LIMIT_S: Final = 600.0
@@ -145,7 +145,7 @@ def _asked(address: str, sample: Sequence[Record], sizes: Sizes) -> Told:
         payment["event_time_ms"] = begin_ms + number * 1_000 // sizes.rate
         bodies.append(msgspec.json.encode(payment).decode())
     load = Load(address, _TOKEN, "/v1/decide", sizes.rate, bodies, sizes.rate * sizes.warm_up_s)
-    command = [sys.executable, "-m", "benchmarks.serving_load"]
+    command = [sys.executable, "-m", "millrace_apps.benchmarks.serving_load"]
     done = subprocess.run(command, input=msgspec.json.encode(load), capture_output=True, check=False)
     if done.returncode != 0:
         raise BenchmarkFailed(f"nothing could be asked: {done.stderr.decode()[-500:]}")

@@ -11,15 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.settings import IotSettings
-from benchmarks.app_bench import Record as Message
-from benchmarks.app_bench import bench_of
-from benchmarks.app_run import BenchRun, bench_run, run_beside
-from benchmarks.report import percentiles
-from benchmarks.streams import BenchmarkFailed
 from millrace.connectors.producing import Delivery, Record
 from millrace.runtime.monitor import BatchStat, QueryMonitor
 from millrace.time import ms
+from millrace_apps.benchmarks.app_bench import Record as Message
+from millrace_apps.benchmarks.app_bench import bench_of
+from millrace_apps.benchmarks.app_run import BenchRun, bench_run, run_beside
+from millrace_apps.benchmarks.report import percentiles
+from millrace_apps.benchmarks.streams import BenchmarkFailed
+from millrace_apps.iot_maintenance.settings import IotSettings
 
 #: Beside one trigger, the last declaration may take so long, s.
 TARGET_S: Final = 10.0

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.batches import BatchesFailed
 from millrace.sizing.model import Point, Workload, errors, fit
+from millrace_apps.benchmarks.batches import BatchesFailed
 
 _DRIVER: Final = Path(__file__).resolve().parent / "drivers" / "small_batches.py"
 #: Events of a batch and cards, fitted on; those at the ends, so that the others lie between or beside.

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.paged import PagedChain, PagedHost
 from millrace.host.memory import Event
 from millrace.runtime.settings import load_settings
+from millrace_apps.benchmarks.paged import PagedChain, PagedHost
 
 #: A Friday, 16:00 UTC.
 _START_MS: Final = 1_767_369_600_000
@@ -136,9 +136,9 @@ def machines(profile: Any) -> PagedChain:
 
     A device that beats once in ten intervals of its sensors is silent after three of those.
     """
-    from apps.iot_maintenance.process import MachineMonitor
-    from apps.iot_maintenance.settings import IotSettings, monitoring
-    from generators.iot.profile import HEARTBEAT_TICKS
+    from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS
+    from millrace_apps.iot_maintenance.process import MachineMonitor
+    from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
     timeout = f"monitor.device_timeout={int(3 * HEARTBEAT_TICKS * profile.tick_ms)}"
     settings = load_settings(IotSettings, app="iot", overrides=[timeout], env={})
@@ -147,7 +147,7 @@ def machines(profile: Any) -> PagedChain:
 
 def fleet_profile(devices: int) -> Any:
     """Return a fleet's profile at the rate of the targets."""
-    from generators.iot import IotProfile
+    from millrace_apps.generators.iot import IotProfile
 
     rate = devices * _PER_DEVICE_S
     return IotProfile(
@@ -157,7 +157,7 @@ def fleet_profile(devices: int) -> Any:
 
 def slow_profile(devices: int) -> Any:
     """Return the profile of a small fleet at its own pace, with no end."""
-    from generators.iot.models import MODELS
+    from millrace_apps.generators.iot.models import MODELS
 
     per_tick = sum(model.samples_per_tick for model in MODELS) / len(MODELS)
     return replace(
@@ -173,8 +173,8 @@ def fleet_days(devices: int, days: int) -> Iterator[list[Event]]:
 
 def fleet_events(profile: Any) -> Iterator[Event]:
     """Yield the events of a fleet as the monitor takes them."""
-    from apps.iot_maintenance.signals import INPUTS, KEYS
-    from generators.iot import simulate
+    from millrace_apps.generators.iot import simulate
+    from millrace_apps.iot_maintenance.signals import INPUTS, KEYS
 
     for made in simulate(profile):
         event = msgspec.convert(made.event, INPUTS[made.stream], from_attributes=True)
@@ -193,8 +193,8 @@ def measure_devices(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def shop(_visitors: int) -> PagedChain:
     """Return the processes of visitors, of persons and carts, and of offers."""
-    from apps.clickstream.pipeline import topology
-    from apps.clickstream.settings import ClickstreamSettings
+    from millrace_apps.clickstream.pipeline import topology
+    from millrace_apps.clickstream.settings import ClickstreamSettings
 
     settings = load_settings(ClickstreamSettings, app="clickstream", env={})
     return PagedChain(topology(settings), out_of_orderness_ms=5_000)
@@ -202,8 +202,8 @@ def shop(_visitors: int) -> PagedChain:
 
 def clicks(visitors: int) -> Iterator[Event]:
     """Yield what happens in the shop until so many visitors have been there."""
-    from apps.clickstream.events import INPUTS
-    from generators.clickstream import ClickstreamProfile, simulate
+    from millrace_apps.clickstream.events import INPUTS
+    from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 
     profile = ClickstreamProfile(
         seed=5, start_ms=_START_MS, event_rate=visitors * _CLICKS / _OPEN_S, people=max(2, visitors // 5)
@@ -229,9 +229,9 @@ def measure_visitors(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def city(_drivers: int) -> PagedChain:
     """Return gate, dispatcher of one region, and auditor."""
-    from apps.ridesharing.dispatcher import Dispatcher
-    from apps.ridesharing.pipeline import processes
-    from apps.ridesharing.settings import RidesharingSettings
+    from millrace_apps.ridesharing.dispatcher import Dispatcher
+    from millrace_apps.ridesharing.pipeline import processes
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
     told = load_settings(RidesharingSettings, app="ridesharing", env={})
     return PagedChain(processes(Dispatcher(told.dispatch_config()), told), out_of_orderness_ms=500)
@@ -239,8 +239,8 @@ def city(_drivers: int) -> PagedChain:
 
 def rides(drivers: int) -> Iterator[Event]:
     """Yield what drivers and riders send, dispatched by the generator's own dispatcher."""
-    from apps.ridesharing.events import INPUTS
-    from generators.ridesharing import RidesProfile, simulate
+    from millrace_apps.generators.ridesharing import RidesProfile, simulate
+    from millrace_apps.ridesharing.events import INPUTS
 
     rate = drivers * _ON_LINE / _POSITION_S
     profile = RidesProfile(
@@ -279,15 +279,15 @@ def _is_driver(key: str) -> bool:
 
 def histories(_customers: int, _days: int = 0) -> PagedChain:
     """Return the histories of customers and terminals, as recorded payments go through them."""
-    from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
+    from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 
     return PagedChain(CustomerHistory(), ("terminal_id", TerminalHistory()), out_of_orderness_ms=1_000)
 
 
 def recorded(customers: int, days: int = _HANDBOOK_DAYS) -> Iterator[Event]:
     """Yield the Handbook's payments, with as many terminals a customer, and within reach, as there."""
-    from apps.fraud.evaluation.recorded import payments
-    from generators.handbook import HandbookProfile, simulate_handbook
+    from millrace_apps.fraud.evaluation.recorded import payments
+    from millrace_apps.generators.handbook import HandbookProfile, simulate_handbook
 
     profile = HandbookProfile(
         seed=5,
@@ -320,7 +320,7 @@ def measure_histories(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def payments(_cards: int) -> PagedChain:
     """Return the stages of card and terminal, and the desk."""
-    from apps.fraud.entity_stages import stages
+    from millrace_apps.fraud.entity_stages import stages
 
     first, rest = stages(["terminal"])
     return PagedChain(first, *rest, out_of_orderness_ms=5_000)
@@ -328,8 +328,8 @@ def payments(_cards: int) -> PagedChain:
 
 def purchases(cards: int) -> Iterator[Event]:
     """Yield a month of transactions."""
-    from apps.fraud.events import Transaction
-    from generators.fraud import FraudProfile, simulate
+    from millrace_apps.fraud.events import Transaction
+    from millrace_apps.generators.fraud import FraudProfile, simulate
 
     events = cards * _PURCHASES
     profile = FraudProfile(

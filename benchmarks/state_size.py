@@ -9,10 +9,10 @@ from itertools import islice
 from statistics import mean
 from typing import Any, Final
 
-from benchmarks.paged import GROUPS, PagedChain
-from benchmarks.state_apps import BENCHES, Growing, entries_of
-from benchmarks.streams import BenchmarkFailed
 from millrace.host.memory import Event
+from millrace_apps.benchmarks.paged import GROUPS, PagedChain
+from millrace_apps.benchmarks.state_apps import BENCHES, Growing, entries_of
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 #: Events of a batch, or half as many as there are entities: a batch writes most pages anew.
 _BATCH: Final = 1_000

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from benchmarks.streams import BenchmarkFailed
 from millrace import Context, KeyedProcess, Timer, arrival, minutes, value_state
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cpu import cpu_seconds
-from benchmarks.digest import Digest, spark_digest
 from millrace.errors import MillraceError
+from millrace_apps.benchmarks.cpu import cpu_seconds
+from millrace_apps.benchmarks.digest import Digest, spark_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def combined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_batches(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return the stream of files that :func:`benchmarks.inputs.write_batches` wrote, a batch each time."""
+    """Return the stream of files of :func:`millrace_apps.benchmarks.inputs.write_batches`, one by one."""
     files = str(folder)
     schema = spark.read.parquet(files).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(files)

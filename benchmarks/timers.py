@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import START_MS, Ints, write_files
-from benchmarks.streams import BenchmarkFailed, Run, read_batches, run_query
-from benchmarks.w1 import bench_session, streaming_settings
 from millrace import Context, KeyedProcess, Timer, arrival, days, hours, keyed, value_state
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import START_MS, Ints, write_files
+from millrace_apps.benchmarks.streams import BenchmarkFailed, Run, read_batches, run_query
+from millrace_apps.benchmarks.w1 import bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.events import INPUTS
-from apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
-from apps.clickstream.offers import OUTCOME_MS
-from apps.clickstream.pipeline import topology
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.uplift import Added, uplifts
-from generators.clickstream import ClickstreamProfile
-from generators.clickstream.answers import OfferMade
-from generators.clickstream.loop import ShopWorld
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.clickstream.events import INPUTS
+from millrace_apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
+from millrace_apps.clickstream.offers import OUTCOME_MS
+from millrace_apps.clickstream.pipeline import topology
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.uplift import Added, uplifts
+from millrace_apps.generators.clickstream import ClickstreamProfile
+from millrace_apps.generators.clickstream.answers import OfferMade
+from millrace_apps.generators.clickstream.loop import ShopWorld
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks import oracles
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, card_name, make_events, write_batches
-from benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, card_name, make_events, write_batches
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,7 +147,7 @@ def w1(sizes: Sizes) -> dict[str, Any]:
 
 def _systems(sizes: Sizes, folder: Path) -> dict[str, System]:
     """Return what is measured, in order; the input is written."""
-    from benchmarks import w1_job
+    from millrace_apps.benchmarks import w1_job
 
     main = _source(sizes.rows, sizes.keys, sizes.batches, sizes, folder / "main")
     big = _source(sizes.rows, sizes.big_keys, sizes.batches, sizes, folder / "big")
@@ -232,8 +232,8 @@ def state_size(events: Events) -> dict[str, float]:
     """
     import msgspec
 
-    from benchmarks.w1_job import Purchase, ZScore
     from millrace.host.memory import MemoryHost
+    from millrace_apps.benchmarks.w1_job import Purchase, ZScore
 
     host = MemoryHost(ZScore())
     columns = (events.card.tolist(), events.cents.tolist(), events.at.tolist())

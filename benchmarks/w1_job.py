@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.oracles import vector_zscores
 from millrace import Context, KeyedProcess, Timer, arrival, hours, value_state
+from millrace_apps.benchmarks.oracles import vector_zscores
 
 if TYPE_CHECKING:
     from millrace.batch import Batch

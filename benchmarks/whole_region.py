@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from heapq import heappush
 from typing import Any
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.earlier import EarlierBook, EarlierCar
-from apps.ridesharing.entries import Car, Due, Ride, Wish, whole_second
-from apps.ridesharing.events import Position
-from apps.ridesharing.reconcile import is_odd
 from millrace.parts.deadlines import take_due
 from millrace.time import NEVER
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.earlier import EarlierBook, EarlierCar
+from millrace_apps.ridesharing.entries import Car, Due, Ride, Wish, whole_second
+from millrace_apps.ridesharing.events import Position
+from millrace_apps.ridesharing.reconcile import is_odd
 
 
 class WholeRegion(Dispatcher):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from benchmarks import oracles
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, make_events, write_batches
-from benchmarks.streams import combined, figures, read_batches, run_query
-from benchmarks.w1 import CARD, Input, bench_session, ours, streaming_settings
 from millrace import KeyedProcess, minutes, seconds
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, make_events, write_batches
+from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks.w1 import CARD, Input, bench_session, ours, streaming_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ class Sizes:
         keys: Cards.
         batches: Batches, the first to warm up included; one more completes the windows.
         repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`benchmarks.w1.Sizes`.
+        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
     """
 
     rows: int
@@ -92,8 +92,8 @@ def windowed(job: Job, sizes: Sizes) -> dict[str, Any]:
 
 def process_of(job: Job) -> KeyedProcess[Any, Any]:
     """Return the process of a job."""
-    from benchmarks.w1_job import Purchase
     from millrace.windows import count, lookback, session, sum_of, tumbling, window
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     if job == "w4":
         last = window(Purchase, lookback(LOOKBACK_MS, keep="id"), key="card")

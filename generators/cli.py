@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from generators import options as o
 from millrace.cli.conventions import command_of
+from millrace_apps.generators import options as o
 
 
 class DomainGroup(TyperGroup):
@@ -16,19 +16,19 @@ class DomainGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        from generators.domains import names
+        from millrace_apps.generators.domains import names
 
         return [*super().list_commands(ctx), *names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name."""
-        from generators.domains import names
+        from millrace_apps.generators.domains import names
 
         found = super().get_command(ctx, cmd_name)
         if found is not None or cmd_name not in names():
             return found
-        from generators.domain_command import make_command
-        from generators.domains import load
+        from millrace_apps.generators.domain_command import make_command
+        from millrace_apps.generators.domains import load
 
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
         epilog = f"Example: millrace generate {cmd_name} --rate 100 --duration 60s --sample 3"
@@ -48,9 +48,9 @@ app = typer.Typer(
 @app.command("list", epilog="Example: millrace generate list")
 def list_domains() -> None:
     """List what can be generated."""
-    from generators import fraud, handbook_stream
-    from generators.domains import load, names
     from millrace.errors import UserError
+    from millrace_apps.generators import fraud, handbook_stream
+    from millrace_apps.generators.domains import load, names
 
     for made in (fraud, handbook_stream):
         typer.echo(f"{made.DOMAIN:<12}{made.DESCRIPTION}")
@@ -65,7 +65,7 @@ def list_domains() -> None:
 @app.command("describe", epilog="Example: millrace generate describe iot")
 def describe_domain(domain: Annotated[str, typer.Argument(metavar="DOMAIN")]) -> None:
     """Describe a domain: streams, fields, parameters, and what really happens in it."""
-    from generators.describe import description
+    from millrace_apps.generators.describe import description
 
     typer.echo(description(domain))
 
@@ -110,7 +110,7 @@ def fraud(
     quiet: o.Quiet = False,
 ) -> None:
     """Generate card transactions with frauds among them."""
-    from generators.fraud_command import generate
+    from millrace_apps.generators.fraud_command import generate
 
     values = {name: value for name, value in locals().items() if name not in ("ctx", "generate")}
     generate(o.with_preset(ctx, profile, values))
@@ -152,6 +152,6 @@ def handbook(
 
     The labels of a stream are in its ledger.
     """
-    from generators.handbook_command import generate
+    from millrace_apps.generators.handbook_command import generate
 
     generate({name: value for name, value in locals().items() if name != "generate"})

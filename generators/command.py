@@ -14,18 +14,18 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, get_args
 
-from generators.engine.message import Generated
-from generators.engine.pace import WallClock, pace
-from generators.engine.shape import Shape, parse_shape
-from generators.file_sinks import FolderSink, ParquetSink
-from generators.options import Timestamps, kafka_options
-from generators.preview import dry_run, show_sample
-from generators.progress import Progress, Totals, describe
-from generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
-from generators.run import run
-from generators.sinks import KafkaSink, LineSink, Sink, SinkClosed
-from generators.timing import Timing
 from millrace.errors import UserError
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.pace import WallClock, pace
+from millrace_apps.generators.engine.shape import Shape, parse_shape
+from millrace_apps.generators.file_sinks import FolderSink, ParquetSink
+from millrace_apps.generators.options import Timestamps, kafka_options
+from millrace_apps.generators.preview import dry_run, show_sample
+from millrace_apps.generators.progress import Progress, Totals, describe
+from millrace_apps.generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
+from millrace_apps.generators.run import run
+from millrace_apps.generators.sinks import KafkaSink, LineSink, Sink, SinkClosed
+from millrace_apps.generators.timing import Timing
 
 Kind = Literal["kafka", "jsonl", "parquet", "stdout"]
 

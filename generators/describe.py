@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from generators.domain_command import help_of
-from generators.domains import load
-from generators.engine.profile import Profile
+from millrace_apps.generators.domain_command import help_of
+from millrace_apps.generators.domains import load
+from millrace_apps.generators.engine.profile import Profile
 
 
 def description(name: str) -> str:
@@ -25,8 +25,8 @@ def description(name: str) -> str:
 
 
 def _fraud() -> Iterator[str]:
-    from generators import fraud
-    from generators.fraud_episodes import SCENARIOS
+    from millrace_apps.generators import fraud
+    from millrace_apps.generators.fraud_episodes import SCENARIOS
 
     yield f"fraud: {fraud.DESCRIPTION}"
     yield f"\ntransactions → {fraud.TOPIC}, version {fraud.SCHEMA_VERSION}"
@@ -36,8 +36,8 @@ def _fraud() -> Iterator[str]:
 
 
 def _handbook() -> Iterator[str]:
-    from generators import handbook_stream
-    from generators.handbook import HandbookProfile
+    from millrace_apps.generators import handbook_stream
+    from millrace_apps.generators.handbook import HandbookProfile
 
     yield f"handbook: {handbook_stream.DESCRIPTION}"
     yield f"\ntransactions → {handbook_stream.TOPIC}, version {handbook_stream.SCHEMA_VERSION}"

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 import typer
 
-from generators import options as o
-from generators.engine.disturb import Disturbances
-from generators.engine.profile import Profile
-from generators.engine.simulated import Domain
-from generators.kafka_loop import OPTIONS, close_the_loop
 from millrace.errors import UserError
+from millrace_apps.generators import options as o
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.profile import Profile
+from millrace_apps.generators.engine.simulated import Domain
+from millrace_apps.generators.kafka_loop import OPTIONS, close_the_loop
 
 #: Options of every domain, in the order of the help: name → (type, default).
 _SHARED: Final[dict[str, tuple[Any, Any]]] = {
@@ -60,8 +60,8 @@ _SHARED: Final[dict[str, tuple[Any, Any]]] = {
 }
 #: Domains whose people react to an app: domain → module with its ``LOOP``.
 _LOOPS: Final = {
-    "ridesharing": "generators.ridesharing.loop",
-    "clickstream": "generators.clickstream.loop",
+    "ridesharing": "millrace_apps.generators.ridesharing.loop",
+    "clickstream": "millrace_apps.generators.clickstream.loop",
 }
 
 
@@ -141,11 +141,11 @@ def generate(domain: Domain, values: dict[str, Any]) -> None:
         domain: The domain.
         values: Option → value, presets applied.
     """
-    from generators.command import Job, carry_out, found_bookmark
-    from generators.engine.world import deliver_domain
-    from generators.timing import resolve_timing
-    from generators.world_ledger import WorldLedger
     from millrace.testing.world_ledger import WorldRun
+    from millrace_apps.generators.command import Job, carry_out, found_bookmark
+    from millrace_apps.generators.engine.world import deliver_domain
+    from millrace_apps.generators.timing import resolve_timing
+    from millrace_apps.generators.world_ledger import WorldLedger
 
     domain = with_topics(domain, values["topic"] or [])
     topics = {name: spec.topic for name, spec in domain.streams.items()}

@@ -7,18 +7,18 @@ import importlib.util
 from importlib.metadata import entry_points
 from typing import Final
 
-from generators.engine.simulated import Domain
 from millrace.errors import UserError
+from millrace_apps.generators.engine.simulated import Domain
 
 #: Domain → ``module:attribute`` of its :class:`Domain`.
 REGISTRY: Final = {
-    "payments": "generators.payments:DOMAIN",
-    "iot": "generators.iot:DOMAIN",
-    "clickstream": "generators.clickstream:DOMAIN",
-    "ridesharing": "generators.ridesharing:DOMAIN",
-    "stocks": "generators.small:STOCKS",
-    "weblogs": "generators.small:WEBLOGS",
-    "orders": "generators.small:ORDERS",
+    "payments": "millrace_apps.generators.payments:DOMAIN",
+    "iot": "millrace_apps.generators.iot:DOMAIN",
+    "clickstream": "millrace_apps.generators.clickstream:DOMAIN",
+    "ridesharing": "millrace_apps.generators.ridesharing:DOMAIN",
+    "stocks": "millrace_apps.generators.small:STOCKS",
+    "weblogs": "millrace_apps.generators.small:WEBLOGS",
+    "orders": "millrace_apps.generators.small:ORDERS",
 }
 
 

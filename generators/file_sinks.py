@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from generators.engine.message import Generated
-from generators.sinks import LineSink, SinkError
 from millrace.errors import UserError
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.sinks import LineSink, SinkError
 
 #: Messages of a Parquet row group.
 _GROUP: Final = 20_000

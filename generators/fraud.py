@@ -11,15 +11,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from generators.engine import Episode, Generated, Profile, deliver, substream
-from generators.engine.corrupt import JsonCorruptor
-from generators.engine.message import Headers
-from generators.engine.profile import check
-from generators.engine.randomness import digest, normal
-from generators.fraud_episodes import Fraudster, Planned
-from generators.fraud_labels import TOPIC as LABELS_TOPIC
-from generators.fraud_labels import FraudLabels
-from generators.fraud_pools import Card, Terminal, make_pools
+from millrace_apps.generators.engine import Episode, Generated, Profile, deliver, substream
+from millrace_apps.generators.engine.corrupt import JsonCorruptor
+from millrace_apps.generators.engine.message import Headers
+from millrace_apps.generators.engine.profile import check
+from millrace_apps.generators.engine.randomness import digest, normal
+from millrace_apps.generators.fraud_episodes import Fraudster, Planned
+from millrace_apps.generators.fraud_labels import TOPIC as LABELS_TOPIC
+from millrace_apps.generators.fraud_labels import FraudLabels
+from millrace_apps.generators.fraud_pools import Card, Terminal, make_pools
 
 DOMAIN: Final = "fraud"
 TOPIC: Final = "fraud.transactions"
@@ -54,7 +54,8 @@ class FraudProfile(Profile):
         terminals: Number of terminals.
         card_skew: Zipf exponent of the cards' activity; 0: all within a factor of nine.
         fraud_rate: Fraud episodes begun per 1,000 events.
-        label_scale: Factor on the delays of labels (:mod:`generators.payments.labels`); 0: there are none.
+        label_scale: Factor on the delays of labels (:mod:`millrace_apps.generators.payments.labels`); 0:
+            there are none.
     """
 
     cards: int = 2_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from generators.command import Job, carry_out, found_bookmark
-from generators.fraud import DOMAIN, SCHEMA_VERSION, TOPIC, FraudProfile, fraud_events
-from generators.ledger import LedgerWriter
-from generators.timing import resolve_timing
 from millrace.time.durations import to_ms
+from millrace_apps.generators.command import Job, carry_out, found_bookmark
+from millrace_apps.generators.fraud import DOMAIN, SCHEMA_VERSION, TOPIC, FraudProfile, fraud_events
+from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.generators.timing import resolve_timing
 
 
 def generate(values: dict[str, Any]) -> None:

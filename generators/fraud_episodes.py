@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from generators.engine import Episode, substream
-from generators.fraud_pools import Card, Terminal
+from millrace_apps.generators.engine import Episode, substream
+from millrace_apps.generators.fraud_pools import Card, Terminal
 
 #: At least 8 purchases of at most 2.00 on one card within 60 s.
 CARD_TESTING: Final = "card_testing"

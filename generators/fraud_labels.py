@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from generators.engine import Generated
-from generators.engine.randomness import substream
-from generators.ledger import BESIDE
-from generators.payments.events import Label
-from generators.payments.labels import LABELLED_GENUINE, Labels
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.ledger import BESIDE
+from millrace_apps.generators.payments.events import Label
+from millrace_apps.generators.payments.labels import LABELLED_GENUINE, Labels
 
 TOPIC: Final = "fraud.labels"
 EVENT_TYPE: Final = "millrace.fraud.label"

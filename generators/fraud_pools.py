@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from generators.engine import substream
 from millrace.errors import UserError
+from millrace_apps.generators.engine import substream
 
 #: Countries that pay in euro with their rough share of cards; every amount of the stream is in euro.
 _HOME: Final = (

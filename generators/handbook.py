@@ -24,9 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from generators.engine.profile import check
-from generators.engine.randomness import digest
 from millrace.errors import UserError
+from millrace_apps.generators.engine.profile import check
+from millrace_apps.generators.engine.randomness import digest
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]

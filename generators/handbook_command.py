@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from generators.command import Job, carry_out, found_bookmark
-from generators.handbook import HandbookProfile, write_parquet
-from generators.handbook_stream import (
+from millrace.errors import UserError
+from millrace.testing.world_ledger import WorldRun
+from millrace_apps.generators.command import Job, carry_out, found_bookmark
+from millrace_apps.generators.handbook import HandbookProfile, write_parquet
+from millrace_apps.generators.handbook_stream import (
     DOMAIN,
     SCHEMA_VERSION,
     STREAM,
@@ -20,11 +22,9 @@ from generators.handbook_stream import (
     parameters_of,
     start_ms,
 )
-from generators.options import Target
-from generators.timing import Timing, parse_pace, parse_start
-from generators.world_ledger import WorldLedger
-from millrace.errors import UserError
-from millrace.testing.world_ledger import WorldRun
+from millrace_apps.generators.options import Target
+from millrace_apps.generators.timing import Timing, parse_pace, parse_start
+from millrace_apps.generators.world_ledger import WorldLedger
 
 
 def generate(values: dict[str, Any]) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from generators.engine.message import Generated, Headers
-from generators.engine.randomness import digest
-from generators.engine.simulated import Truth
-from generators.handbook import Compromise, Handbook, HandbookProfile, simulate_handbook
+from millrace_apps.generators.engine.message import Generated, Headers
+from millrace_apps.generators.engine.randomness import digest
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.handbook import Compromise, Handbook, HandbookProfile, simulate_handbook
 
 DOMAIN: Final = "handbook"
 DESCRIPTION: Final = "the table of the Fraud Detection Handbook: payments with its three scenarios of fraud"

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from generators.engine.loop import KafkaInbox, Loop, Mailbag, looped
-from generators.engine.pace import WallClock
-from generators.engine.simulated import Domain
-from generators.options import kafka_options
-from generators.timing import Timing
 from millrace.errors import UserError
+from millrace_apps.generators.engine.loop import KafkaInbox, Loop, Mailbag, looped
+from millrace_apps.generators.engine.pace import WallClock
+from millrace_apps.generators.engine.simulated import Domain
+from millrace_apps.generators.options import kafka_options
+from millrace_apps.generators.timing import Timing
 
 #: Options of the loop: name → (type, default).
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {

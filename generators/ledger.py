@@ -1,4 +1,7 @@
-"""Writes the ledger of truth while a stream is sent; :mod:`generators.ledger_records` reads it back."""
+"""Writes the ledger of truth while a stream is sent.
+
+:mod:`millrace_apps.generators.ledger_records` reads it back.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
-from generators.engine.message import Episode, Generated
-from generators.engine.message import Fault as MadeFault
-from generators.ledger_file import LedgerFile
-from generators.ledger_records import Fault, Ledger, LedgerError, Run, Summary, Truth, read_ledger
+from millrace_apps.generators.engine.message import Episode, Generated
+from millrace_apps.generators.engine.message import Fault as MadeFault
+from millrace_apps.generators.ledger_file import LedgerFile
+from millrace_apps.generators.ledger_records import (
+    Fault,
+    Ledger,
+    LedgerError,
+    Run,
+    Summary,
+    Truth,
+    read_ledger,
+)
 
 __all__ = ["Ledger", "LedgerError", "LedgerWriter", "read_ledger"]
 

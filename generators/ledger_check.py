@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from generators.ledger_records import Ledger, read_ledger
 from millrace.console.report import Check
 from millrace.errors import UserError
 from millrace.testing.record_file import read_records
 from millrace.testing.world_ledger import read_world_ledger
+from millrace_apps.generators.ledger_records import Ledger, read_ledger
 
 #: So many ids are named where something does not fit.
 _NAMED = 3

@@ -27,7 +27,7 @@ def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")]) -> None:
     """Count what a ledger says: events, faults and truths by kind."""
     from collections import Counter
 
-    from generators.ledger_check import read_truths
+    from millrace_apps.generators.ledger_check import read_truths
 
     truths = read_truths(ledger)
     typer.echo(f"{truths.domain}: {sum(truths.valid.values()):,} valid events")
@@ -66,9 +66,9 @@ def check(
 
     A column may lie inside another, also inside JSON text: ``event.transaction_id``.
     """
-    from generators.ledger_check import Outputs, compare, read_truths
     from millrace.console.report import NOTHING
     from millrace.errors import ChecksFailed, UserError
+    from millrace_apps.generators.ledger_check import Outputs, compare, read_truths
 
     outputs = Outputs(
         events={name: ids(where) for name, where in _named(events or [], "--events")},

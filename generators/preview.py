@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from generators.engine.disturb import Disturbances
-from generators.engine.message import Generated
-from generators.timing import Timing
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.timing import Timing
 
 #: So many messages show what a run would send.
 _DRY: Final = 10_000

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TypeAlias
 
-from generators.ledger_records import Summary
 from millrace.testing.world_ledger import WorldSummary
+from millrace_apps.generators.ledger_records import Summary
 
 #: Totals of a run, whichever domain it is of.
 Totals: TypeAlias = Summary | WorldSummary

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.engine.message import Generated, Headers
-from generators.engine.randomness import digest
 from millrace.errors import UserError
+from millrace_apps.generators.engine.message import Generated, Headers
+from millrace_apps.generators.engine.randomness import digest
 
 #: The one stream of a replay, as its ledger calls it.
 STREAM: Final = "rows"

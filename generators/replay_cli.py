@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from generators import options as o
+from millrace_apps.generators import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -58,11 +58,11 @@ def replay(
 def _send(file: Path, values: dict[str, Any]) -> None:
     from itertools import chain
 
-    from generators.command import Job, carry_out, found_bookmark
-    from generators.replay import STREAM, Replay, replayed
-    from generators.timing import Timing, parse_pace
-    from generators.world_ledger import WorldLedger
     from millrace.testing.world_ledger import WorldRun
+    from millrace_apps.generators.command import Job, carry_out, found_bookmark
+    from millrace_apps.generators.replay import STREAM, Replay, replayed
+    from millrace_apps.generators.timing import Timing, parse_pace
+    from millrace_apps.generators.world_ledger import WorldLedger
 
     speed, rate = parse_pace(values["rate"], values["speed"])
     plan = Replay(

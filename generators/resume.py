@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from generators.engine.message import Generated
-from generators.sinks import Sink
 from millrace.errors import MillraceError, UserError
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.sinks import Sink
 
 #: How far a run got is written after so many seconds.
 PERIOD_S: Final = 5.0

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from generators.engine.message import Generated
-from generators.resume import Keeper
-from generators.sinks import Sink
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.resume import Keeper
+from millrace_apps.generators.sinks import Sink
 
 S = TypeVar("S", covariant=True)
 

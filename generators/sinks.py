@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Protocol
 
-from generators.engine.message import Generated
-from generators.kafka_position import Identity, TopicEnds
 from millrace.errors import MillraceError, UserError
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.kafka_position import Identity, TopicEnds
 
 #: A message that no broker has acknowledged after this time ends the run, ms.
 DELIVERY_TIMEOUT_MS: Final = 60_000

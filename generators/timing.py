@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from generators.engine.profile import check
 from millrace.errors import UserError
 from millrace.time.durations import to_ms
+from millrace_apps.generators.engine.profile import check
 
 #: Events per second of event time where no rate says it.
 DEFAULT_EVENT_RATE: Final = 1000.0

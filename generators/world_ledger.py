@@ -7,9 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from generators.engine.message import Generated
-from generators.engine.simulated import Truth
-from generators.ledger_file import LedgerFile
 from millrace.testing.world_ledger import (
     WorldFault,
     WorldRun,
@@ -17,6 +14,9 @@ from millrace.testing.world_ledger import (
     WorldSummary,
     WorldTruth,
 )
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.ledger_file import LedgerFile
 
 #: So many truths are kept open at once; the one that was touched longest ago is written first.
 _OPEN: Final = 20_000

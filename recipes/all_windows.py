@@ -22,7 +22,7 @@ from millrace.windows import (
     watermark,
     window,
 )
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "tumbling, hopping, session, sliding, look-back, count and global windows"
 

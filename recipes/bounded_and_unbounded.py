@@ -11,7 +11,7 @@ import msgspec
 
 from millrace import minutes
 from millrace.windows import collect, count, session, window
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "bounded and unbounded data, batch equals stream"
 

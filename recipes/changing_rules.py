@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, broadcast_state
-from recipes.kit import Control, Restart, Results, Run, at, script
+from millrace_apps.recipes.kit import Control, Restart, Results, Run, at, script
 
 TEACHES = "broadcast (global) state, control events"
 

@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import days, minutes, seconds
 from millrace.joins import Match, asof_join
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "as-of join, versioned state, grace, corrections"
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, side_output, value_state
-from recipes import kit
+from millrace_apps.recipes import kit
 
 TEACHES = "checkpoint, recovery, a table that takes a batch once, a function that is called again"
 ENGINES = ("spark",)

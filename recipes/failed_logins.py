@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import minutes, seconds
 from millrace.patterns import begin, detect, skip_past_last
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "patterns (CEP), conditions, partial matches that time out"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, value_state
-from recipes.kit import Restart, Results, Run, at, script
+from millrace_apps.recipes.kit import Restart, Results, Run, at, script
 
 TEACHES = "stateless and stateful processing"
 

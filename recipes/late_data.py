@@ -11,7 +11,7 @@ import msgspec
 
 from millrace import seconds
 from millrace.windows import collect, count, tumbling, window
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "watermark, out-of-orderness, allowed lateness, late side output"
 

@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import days, seconds
 from millrace.windows import count_tumbling, last, mean, window
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "count windows, aggregates"
 

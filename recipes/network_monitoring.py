@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, map_state, minutes, seconds, side_output, value_state
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "map state with a life per entry, a timer that repeats, side output"
 

@@ -11,7 +11,7 @@ import msgspec
 
 from millrace import minutes
 from millrace.windows import max_of, tumbling, window
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "watermark, the time of arrival, a clock that is ahead"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, days, hours, minutes, side_output, value_state
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "timers as deadlines, steps of a process, order of event time"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, minutes
-from recipes.kit import Results, Run, Tick, at, script
+from millrace_apps.recipes.kit import Results, Run, Tick, at, script
 
 TEACHES = "the three clocks, timers, ticks"
 

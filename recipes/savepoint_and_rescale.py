@@ -15,8 +15,8 @@ from pyspark.sql import Row, SparkSession
 from millrace import Context, KeyedProcess, arrival, days, keyed, value_state
 from millrace.inspect import rescale, savepoints
 from millrace.inspect.checkpoint import locate
-from recipes import kit
-from recipes.running_balance import Payment, RunningBalance
+from millrace_apps.recipes import kit
+from millrace_apps.recipes.running_balance import Payment, RunningBalance
 
 TEACHES = "savepoint, a new version of a process, rescaling"
 ENGINES = ("spark",)

@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, value_state
-from recipes import kit
-from recipes.running_balance import Balance, Payment, RunningBalance
+from millrace_apps.recipes import kit
+from millrace_apps.recipes.running_balance import Balance, Payment, RunningBalance
 
 TEACHES = "schema change of messages, state and table, dead letters"
 ENGINES = ("spark",)

@@ -13,7 +13,7 @@ import msgspec
 from millrace import Context, KeyedProcess, arrival, days, keyed, map_state
 from millrace.inspect import checkpoint, figures, reading
 from millrace.testing import TestDriver
-from recipes import kit
+from millrace_apps.recipes import kit
 
 TEACHES = "state store, entries, pages, maps in parts, state as data"
 ENGINES = ("spark",)

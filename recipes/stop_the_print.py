@@ -12,7 +12,7 @@ import msgspec
 from millrace import Context, KeyedProcess, hours, minutes, seconds, value_state
 from millrace.operators import limit_forecast
 from millrace.operators.crossing import CrossingState
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "a detector in a process of one's own, forecasts with an interval"
 

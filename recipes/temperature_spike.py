@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import Context, KeyedProcess, seconds, value_state
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "order of event time, time to live as a rule"
 

@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, hours, map_state
 from millrace.windows import sum_of, tumbling, window
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "a chain by another key, timers, map state"
 

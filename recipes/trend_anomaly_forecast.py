@@ -14,7 +14,7 @@ import msgspec
 
 from millrace import Context, KeyedProcess, days, hours
 from millrace.operators import anomaly_scores, holt_winters, novelty
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "trend, anomaly and forecast of a series, an operator behind another one"
 

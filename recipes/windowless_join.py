@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
-from recipes.kit import Results, Run, at, script
+from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "two inputs, state cleared by hand, timers against leaks"
 

@@ -27,6 +27,7 @@ EXTRAS = ("apps", "dashboard", "dev")
 #: What decides whether a finished set-up is still good.
 INPUTS = (
     "pyproject.toml",
+    "shared/pyproject.toml",
     "uv.lock",
     "requirements.lock",
     "requirements-uv.txt",
@@ -164,7 +165,7 @@ def child_environ() -> dict[str, str]:
 def uv_command(env: Environment) -> list[str]:
     """Return what installs the packages with uv, from uv.lock."""
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
-    sync = [str(env.uv), "sync", "--frozen", "--inexact", "--no-install-project", *extras]
+    sync = [str(env.uv), "sync", "--frozen", "--inexact", "--no-install-workspace", *extras]
     return [*sync, "--python", str(env.python)]
 
 
@@ -175,8 +176,9 @@ def pip_command(env: Environment, terminal: bool) -> list[str]:
 
 
 def project_command(env: Environment) -> list[str]:
-    """Return what installs Millrace itself, built by the locked hatchling that is there by then."""
-    return [*_pip(env), "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(env.root)]
+    """Return what installs Millrace itself, core and apps, built by the locked hatchling there by then."""
+    both = [word for folder in (env.root, env.root / "shared") for word in ("--editable", str(folder))]
+    return [*_pip(env), "--quiet", "--no-deps", "--no-build-isolation", *both]
 
 
 def _pip(env: Environment) -> list[str]:

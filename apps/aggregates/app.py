@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from apps.aggregates.life import PublishAggregation, RemoveAggregation
-from apps.aggregates.settings import AggregateSettings
-from apps.aggregates.windowing import LimitReached, Result
 from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.aggregates.life import PublishAggregation, RemoveAggregation
+from millrace_apps.aggregates.settings import AggregateSettings
+from millrace_apps.aggregates.windowing import LimitReached, Result
 
 if TYPE_CHECKING:
     from millrace.host.packing import Masking
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def topics(settings: AggregateSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
-    from apps.aggregates.pipeline import topology as wired
+    from millrace_apps.aggregates.pipeline import topology as wired
 
     names, partitions = settings.topics, settings.topics.partitions
     inputs = wired(settings).inputs.values()
@@ -30,17 +30,17 @@ def topics(settings: AggregateSettings) -> Topics:
 
 
 def topology(settings: AggregateSettings) -> Topology:
-    """Return the app's topology (see :func:`apps.aggregates.pipeline.topology`)."""
-    from apps.aggregates.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.aggregates.pipeline.topology`)."""
+    from millrace_apps.aggregates.pipeline import topology as wired
 
     return wired(settings)
 
 
 def masking(settings: AggregateSettings) -> Masking | None:
     """Return what the apps whose topics are read do to their events before anything keeps them."""
-    from apps.aggregates.masking import Several
-    from apps.aggregates.sources import inputs_of
     from millrace.runtime.commands import settings_of
+    from millrace_apps.aggregates.masking import Several
+    from millrace_apps.aggregates.sources import inputs_of
 
     apps = {known.app.name: known.app for known in inputs_of(settings).values()}
     made = [app.masking(settings_of(name)) for name, app in apps.items() if app.masking is not None]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from apps.aggregates.definition import MAX_TIME_MS
-from apps.aggregates.life import AggregateEvent, Versions, change
 from millrace.operations.app_rules import AppRules
 from millrace.operations.control_topic import ControlReader, ControlTopic, Said
 from millrace.rules import Language
+from millrace_apps.aggregates.definition import MAX_TIME_MS
+from millrace_apps.aggregates.life import AggregateEvent, Versions, change
 
 if TYPE_CHECKING:
-    from apps.aggregates.settings import AggregateSettings
+    from millrace_apps.aggregates.settings import AggregateSettings
 
 
 class Book(ControlReader):

@@ -11,10 +11,10 @@ import typer
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
-    from apps.aggregates.book import Book
-    from apps.aggregates.life import AggregateEvent
-    from apps.aggregates.settings import AggregateSettings
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.aggregates.book import Book
+    from millrace_apps.aggregates.life import AggregateEvent
+    from millrace_apps.aggregates.settings import AggregateSettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,8 +32,8 @@ From = Annotated[
 @app.command("check", epilog="Example: millrace aggregate check spend.yaml")
 def check_(file: File, overrides: Overrides = None) -> None:
     """Check a file of aggregations against the topics that the job reads."""
-    from apps.aggregates.definition import check
-    from apps.aggregates.files import read, shown
+    from millrace_apps.aggregates.definition import check
+    from millrace_apps.aggregates.files import read, shown
 
     types = _types(_settings(None, None, overrides))
     made = read(file)
@@ -60,9 +60,9 @@ def publish(
     Windows that are open when another version comes go on as they began; those that begin at --from or later
     are the new version's.
     """
-    from apps.aggregates.files import read, shown
-    from apps.aggregates.life import PublishAggregation
     from millrace.operations.sending import now_ms, who
+    from millrace_apps.aggregates.files import read, shown
+    from millrace_apps.aggregates.life import PublishAggregation
 
     settings = _settings(bootstrap, root, overrides)
     name, at = who(by, settings), now_ms()
@@ -96,8 +96,8 @@ def remove(
     overrides: Overrides = None,
 ) -> None:
     """Remove an aggregation: its open windows end as they would, and no new one begins."""
-    from apps.aggregates.life import RemoveAggregation
     from millrace.operations.sending import now_ms, who
+    from millrace_apps.aggregates.life import RemoveAggregation
 
     settings = _settings(bootstrap, root, overrides)
     person, at = who(by, settings), now_ms()
@@ -116,8 +116,8 @@ def list_(
     """List the aggregations, as the control topic says."""
     import msgspec
 
-    from apps.aggregates.files import shown
     from millrace.time.moments import show_time
+    from millrace_apps.aggregates.files import shown
 
     book: Any = _topic(_settings(bootstrap, root, overrides)).read()
     for name, versions in sorted(book.aggregations.items()):
@@ -133,8 +133,8 @@ def list_(
 
 
 def _settings(bootstrap: str | None, root: Path | None, overrides: list[str] | None) -> AggregateSettings:
-    from apps.aggregates.settings import AggregateSettings
     from millrace.runtime.commands import command_settings
+    from millrace_apps.aggregates.settings import AggregateSettings
 
     return command_settings(
         AggregateSettings, "aggregates", bootstrap=bootstrap, root=root, overrides=overrides
@@ -142,13 +142,13 @@ def _settings(bootstrap: str | None, root: Path | None, overrides: list[str] | N
 
 
 def _types(settings: AggregateSettings) -> dict[str, Any]:
-    from apps.aggregates.sources import inputs_of
+    from millrace_apps.aggregates.sources import inputs_of
 
     return {known.input.topic: known.type for known in inputs_of(settings).values()}
 
 
 def _topic(settings: AggregateSettings) -> ControlTopic:
-    from apps.aggregates.book import control_topic
+    from millrace_apps.aggregates.book import control_topic
 
     return control_topic(settings, _types(settings))
 

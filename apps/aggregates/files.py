@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.aggregates.definition import Aggregation, AggregationError
 from millrace.time.durations import format_duration, to_ms
+from millrace_apps.aggregates.definition import Aggregation, AggregationError
 
 MAX_FILE: Final = 1_000_000
 _KINDS: Final = ("tumbling", "hopping", "session")
@@ -85,7 +85,7 @@ def _windows(told: Any) -> dict[str, Any]:
 def shown(aggregation: Aggregation) -> str:
     """Return an aggregation in a line.
 
-    >>> from apps.aggregates.definition import Windows
+    >>> from millrace_apps.aggregates.definition import Windows
     >>> shown(Aggregation("spend", "fraud.transactions", Windows("tumbling", 60_000), {"n": "count"}))
     'n=count of fraud.transactions, tumbling 1m'
     """

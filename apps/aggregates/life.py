@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from apps.aggregates.definition import MAX_TIME_MS, Aggregation, AggregationError, Name, Time, check
+from millrace_apps.aggregates.definition import MAX_TIME_MS, Aggregation, AggregationError, Name, Time, check
 
 #: So many aggregations there may be, and so many versions of each that have windows yet.
 MAX_AGGREGATIONS: Final = 100

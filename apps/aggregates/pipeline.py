@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.aggregates.selecting import selecting
-from apps.aggregates.sources import inputs_of, source_of
-from apps.aggregates.windowing import Windowing
 from millrace.time import ms
 from millrace.topology import Input, Topology, read
+from millrace_apps.aggregates.selecting import selecting
+from millrace_apps.aggregates.sources import inputs_of, source_of
+from millrace_apps.aggregates.windowing import Windowing
 
 if TYPE_CHECKING:
-    from apps.aggregates.settings import AggregateSettings
+    from millrace_apps.aggregates.settings import AggregateSettings
 
 
 def topology(settings: AggregateSettings) -> Topology:

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from apps.aggregates.definition import AggregationError, check, columns_of
-from apps.aggregates.life import AggregateEvent, Version, Versions, change
 from millrace import Context, KeyedProcess, arrival, broadcast_state, map_state
 from millrace.defined import class_for
 from millrace.process import BroadcastContext
 from millrace.rules import Language
 from millrace.windows.assigners import Ranges
+from millrace_apps.aggregates.definition import AggregationError, check, columns_of
+from millrace_apps.aggregates.life import AggregateEvent, Version, Versions, change
 
 #: An aggregation's keys are in so many parts, each a key of the next link, which bounds how many there are.
 SHARDS: Final = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from apps.aggregates.selecting import Source
 from millrace.errors import UserError
 from millrace.runtime.apps import App, UnknownApp, load_app
 from millrace.runtime.commands import settings_of
@@ -13,9 +12,10 @@ from millrace.runtime.installed import list_apps
 from millrace.topology import Input, RecordKey
 from millrace.topology.keys import has_fields
 from millrace.windows.fields import fields_of
+from millrace_apps.aggregates.selecting import Source
 
 if TYPE_CHECKING:
-    from apps.aggregates.settings import AggregateSettings
+    from millrace_apps.aggregates.settings import AggregateSettings
 
 _OWN = "aggregates"
 

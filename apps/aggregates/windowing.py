@@ -12,9 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.aggregates.definition import Aggregation
-from apps.aggregates.life import AggregateEvent, Version, Versions
-from apps.aggregates.selecting import SHARDS, Picked, take
 from millrace import Context, KeyedProcess, Timer, arrival, broadcast_state, map_state, side_output
 from millrace.process import BroadcastContext
 from millrace.time import NEVER
@@ -22,6 +19,9 @@ from millrace.windows.assigners import Ranges
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.process import WindowProcess, build, register
 from millrace.windows.ranges import RangeWindows
+from millrace_apps.aggregates.definition import Aggregation
+from millrace_apps.aggregates.life import AggregateEvent, Version, Versions
+from millrace_apps.aggregates.selecting import SHARDS, Picked, take
 
 _TIMER: Final = "windows"
 

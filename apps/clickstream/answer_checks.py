@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from apps.clickstream.offer_checks import Consents
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import WorldTruth
+from millrace_apps.clickstream.offer_checks import Consents
 
 Row = dict[str, Any]
 #: Offers that were due this shortly before the last one heard may still have been on their way, ms.

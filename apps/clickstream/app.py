@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, ItemChange, Refund
-from apps.clickstream.offers import Offer
-from apps.clickstream.recommend.records import Recommendation
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, ItemChange, Refund
+from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.recommend.records import Recommendation
+from millrace_apps.clickstream.settings import ClickstreamSettings
 
 if TYPE_CHECKING:
     from millrace.topology import Topology
@@ -33,8 +33,8 @@ def topics(settings: ClickstreamSettings) -> Topics:
 
 
 def topology(settings: ClickstreamSettings) -> Topology:
-    """Return the app's topology (see :func:`apps.clickstream.pipeline.topology`)."""
-    from apps.clickstream.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.clickstream.pipeline.topology`)."""
+    from millrace_apps.clickstream.pipeline import topology as wired
 
     return wired(settings)
 
@@ -45,12 +45,12 @@ app = App(
     settings=ClickstreamSettings,
     topology=topology,
     topics=topics,
-    demo="apps.clickstream.demo:spec",
-    dashboard="apps.clickstream.dashboard:page",
-    evaluate="apps.clickstream.evaluate_cli:app",
-    models="apps.clickstream.recommend.model_cli:app",
-    rules="apps.clickstream.recommend.app_rules:RULES",
-    serve="apps.clickstream.recommend.serve:questions",
+    demo="millrace_apps.clickstream.demo:spec",
+    dashboard="millrace_apps.clickstream.dashboard:page",
+    evaluate="millrace_apps.clickstream.evaluate_cli:app",
+    models="millrace_apps.clickstream.recommend.model_cli:app",
+    rules="millrace_apps.clickstream.recommend.app_rules:RULES",
+    serve="millrace_apps.clickstream.recommend.serve:questions",
     contracts={
         "click.v3": Click,
         "customer.v1": Customer,

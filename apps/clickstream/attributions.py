@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import msgspec
 
-from apps.clickstream.channels import DIRECT, Channels, built_in
-from apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
 from millrace import Context, KeyedProcess, days, value_state
+from millrace_apps.clickstream.channels import DIRECT, Channels, built_in
+from millrace_apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
 
 
 class Attribution(msgspec.Struct, frozen=True, gc=False):

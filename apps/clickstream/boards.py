@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.counters import PLACES
-from apps.clickstream.messages import ShardWindow
 from millrace import Context, KeyedProcess, Timer, days, value_state
+from millrace_apps.clickstream.counters import PLACES
+from millrace_apps.clickstream.messages import ShardWindow
 
 _TELL, _DROP = "tell", "drop"
 #: How long after its end a board can still be corrected, ms; counters say for how long they do.

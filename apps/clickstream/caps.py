@@ -11,8 +11,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from apps.clickstream.known import HOLDOUT
-from apps.clickstream.messages import (
+from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
+from millrace_apps.clickstream.known import HOLDOUT
+from millrace_apps.clickstream.messages import (
     CapsBack,
     CapsGo,
     ConsentSaid,
@@ -21,10 +22,9 @@ from apps.clickstream.messages import (
     Shopping,
     ToOffers,
 )
-from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.offering import OffersBase
-from apps.clickstream.offers import OUTCOME_MS, KeptOffers, Offer, OfferBook, OfferOutcome, Waiting
-from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.offering import OffersBase
+from millrace_apps.clickstream.offers import OUTCOME_MS, KeptOffers, Offer, OfferBook, OfferOutcome, Waiting
 
 _TIDY: Final = "tidy"
 #: What was offered before logins is told apart for so many browsers of a person.

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.messages import CartChange, CartOwner, EraseCart, Shopping, ToCart
-from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace_apps.clickstream.messages import CartChange, CartOwner, EraseCart, Shopping, ToCart
+from millrace_apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 
 #: A cart is forgotten this long after anything last happened to it: later purchases still find it, ms.
 LIFE_MS: Final = 8 * 86_400_000

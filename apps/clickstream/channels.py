@@ -21,8 +21,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec import Meta
 
-from apps.clickstream.events import Click
 from millrace.errors import UserError
+from millrace_apps.clickstream.events import Click
 
 #: The app's own table.
 TABLE: Final = Path(__file__).with_name("channels.yaml")

@@ -49,7 +49,7 @@ def forget(
     Topics, files of earlier versions, checkpoint and savepoints are named with the time at which they have
     nothing of the person any more. Exit code 1 if something is left.
     """
-    from apps.clickstream.forget import run
+    from millrace_apps.clickstream.forget import run
 
     sure = run(user, bootstrap=bootstrap, at=at, sets=sets or [], tables_only=tables_only, out=out, by=by,
                visitors=visitors or (), carts=carts or (), vacuumed=vacuumed)  # fmt: skip
@@ -62,7 +62,7 @@ def uplift(
     out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="The report, JSON.")] = None,
 ) -> None:
     """Say what each offer has added to purchases, against its control arm, with a 95 % interval."""
-    from apps.clickstream.uplift import run
+    from millrace_apps.clickstream.uplift import run
 
     run(sets=sets or [], out=out)
 
@@ -80,6 +80,6 @@ def click_through(
     Each arm stands beside each control arm that there is: unlearned (recommend.unlearned), popular
     (recommend.control).
     """
-    from apps.clickstream.recommend.clicked_cli import run
+    from millrace_apps.clickstream.recommend.clicked_cli import run
 
     run(sets=sets or [], within=within, out=out)

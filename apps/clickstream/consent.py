@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.clickstream.events import PURPOSES, Purpose
+from millrace_apps.clickstream.events import PURPOSES, Purpose
 
 BITS: Final[dict[str, int]] = {"analytics": 1, "personalisation": 2, "marketing": 4}
 #: Beside the purposes: leave for offers has been withdrawn before.

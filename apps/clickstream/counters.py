@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from apps.clickstream.messages import ItemCount, ShardWindow, VisitCount
 from millrace.parts.panes import forget_panes, next_end, pane_at, panes_between, sums_of
 from millrace.parts.top import best
+from millrace_apps.clickstream.messages import ItemCount, ShardWindow, VisitCount
 
 MINUTE_MS: Final = 60_000
 _HOUR: Final = 60

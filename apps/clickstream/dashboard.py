@@ -1,7 +1,7 @@
 """The clickstream page of the dashboard: who is there, sessions, funnel, products, offers, channels.
 
-Panels about next items are in :mod:`apps.clickstream.dashboard_next`, those that compare with the time before
-in :mod:`apps.clickstream.dashboard_periods`.
+Panels about next items are in :mod:`millrace_apps.clickstream.dashboard_next`, those that compare with the
+time before in :mod:`millrace_apps.clickstream.dashboard_periods`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from apps.clickstream import dashboard_chosen, dashboard_next, dashboard_periods, dashboard_persons
-from apps.clickstream.dashboard_data import (
-    FunnelStep,
-    boards,
-    funnel_steps,
-    left_carts,
-    newest_board,
-    offers_made,
-    orders,
-    sessions,
-    uplift_so_far,
-)
-from apps.clickstream.uplift import Uplift
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
 from millrace.dashboard.page import DashboardPage, Detail, Panel
@@ -42,6 +29,19 @@ from millrace.dashboard.views import (
     Tone,
     View,
 )
+from millrace_apps.clickstream import dashboard_chosen, dashboard_next, dashboard_periods, dashboard_persons
+from millrace_apps.clickstream.dashboard_data import (
+    FunnelStep,
+    boards,
+    funnel_steps,
+    left_carts,
+    newest_board,
+    offers_made,
+    orders,
+    sessions,
+    uplift_so_far,
+)
+from millrace_apps.clickstream.uplift import Uplift
 
 _HOUR_MS: Final = 3_600_000
 _PLACES: Final = 10

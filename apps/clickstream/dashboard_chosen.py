@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.clickstream.dashboard_data import (
+from millrace.dashboard.data import AppData
+from millrace.dashboard.page import Choice
+from millrace.dashboard.steps import Steps
+from millrace.dashboard.values import bounded, ratio
+from millrace.dashboard.views import Bar, Bars, Cell, Column, Number, Numbers, TimeSeries, View
+from millrace_apps.clickstream.dashboard_data import (
     FUNNEL,
     LATELY_MS,
     SESSION,
@@ -18,12 +23,7 @@ from apps.clickstream.dashboard_data import (
     sessions_of,
     steps_of,
 )
-from apps.clickstream.dashboard_periods import SUMS, Counts, compared_rows, length_of
-from millrace.dashboard.data import AppData
-from millrace.dashboard.page import Choice
-from millrace.dashboard.steps import Steps
-from millrace.dashboard.values import bounded, ratio
-from millrace.dashboard.views import Bar, Bars, Cell, Column, Number, Numbers, TimeSeries, View
+from millrace_apps.clickstream.dashboard_periods import SUMS, Counts, compared_rows, length_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

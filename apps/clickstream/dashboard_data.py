@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.clickstream.uplift import Uplift, uplift_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.steps import Steps
+from millrace_apps.clickstream.uplift import Uplift, uplift_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from apps.clickstream.dashboard_data import LATELY_MS, grouped, lately_sessions
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Panel
 from millrace.dashboard.values import bounded, ratio
 from millrace.dashboard.views import Cell, Column, View
+from millrace_apps.clickstream.dashboard_data import LATELY_MS, grouped, lately_sessions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,11 +10,6 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.ledger_checks import check_ledger
-from apps.clickstream.offer_checks import Consents
-from apps.clickstream.offers import Offer
-from apps.clickstream.recommend.checks import check_clicks, check_read, check_recommendations, check_stock
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
@@ -22,6 +17,16 @@ from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 from millrace.time import ms
+from millrace_apps.clickstream.ledger_checks import check_ledger
+from millrace_apps.clickstream.offer_checks import Consents
+from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.recommend.checks import (
+    check_clicks,
+    check_read,
+    check_recommendations,
+    check_stock,
+)
+from millrace_apps.clickstream.settings import ClickstreamSettings
 
 #: What the generator sends.
 STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures", "items")

@@ -10,7 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.messages import (
+from millrace.inputs import mark_of
+from millrace.state.conversion import Conversion, EarlierEntry
+from millrace.state.layout import PendingRow
+from millrace_apps.clickstream.messages import (
     ErasePerson,
     MarketingConsent,
     OrderPlaced,
@@ -19,9 +22,6 @@ from apps.clickstream.messages import (
     ShardWindow,
     Shopping,
 )
-from millrace.inputs import mark_of
-from millrace.state.conversion import Conversion, EarlierEntry
-from millrace.state.layout import PendingRow
 
 #: Inputs of the process of results, in their order.
 RESULT_INPUTS: Final = ("offers_persons", "offers_carts", "boards", "orders_placed", "orders_refunded")

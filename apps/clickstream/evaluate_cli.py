@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from apps.clickstream.recommend.evaluate_cli import recommend
 from millrace.operations.report import write
+from millrace_apps.clickstream.recommend.evaluate_cli import recommend
 
 app = typer.Typer(
     no_args_is_help=True, help="Sessions compared, exactly, with those that others expect; next items."
@@ -37,7 +37,7 @@ def sessions(
     rows: Rows = None,
 ) -> None:
     """Snowplow's web events through the pipeline, against the rows that Snowplow's own model makes."""
-    from apps.clickstream.evaluation import evaluate_sessions
+    from millrace_apps.clickstream.evaluation import evaluate_sessions
 
     report = evaluate_sessions(
         events, expected_sessions, expected_page_views, expected_users, rows_to=rows, say=_say
@@ -68,8 +68,8 @@ def sessionize(
     rows: Rows = None,
 ) -> None:
     """Cut clicks into sessions, against pandas."""
-    from apps.clickstream.evaluation import evaluate_sessionize
-    from apps.clickstream.offer_rules import duration_ms
+    from millrace_apps.clickstream.evaluation import evaluate_sessionize
+    from millrace_apps.clickstream.offer_rules import duration_ms
 
     report = evaluate_sessionize(clicks, duration_ms(gap), rows_to=rows, say=_say)
     write(out, report)
@@ -92,9 +92,9 @@ def shop(
     sets: Annotated[list[str] | None, typer.Option("--set", help="Settings, key=value.")] = None,
 ) -> None:
     """A generated shop through the whole app: events per second, and every table against the ledger."""
-    from apps.clickstream.evaluation_shop import evaluate_shop
     from millrace.console.report import print_checks
     from millrace.errors import ChecksFailed
+    from millrace_apps.clickstream.evaluation_shop import evaluate_shop
 
     report, checks = evaluate_shop(
         events, ledger=ledger, batch=batch, bound=bound, sets=tuple(sets or ()), say=_say
@@ -115,8 +115,8 @@ def consent(
     seed: Annotated[int, typer.Option(help="Number of the first one.")] = 0,
 ) -> None:
     """Random histories of answers in any order, repeated and late, through the whole app; exit 1 if wrong."""
-    from apps.clickstream.evaluation_consent import evaluate_consent
     from millrace.errors import ChecksFailed
+    from millrace_apps.clickstream.evaluation_consent import evaluate_consent
 
     report = evaluate_consent(cases, seed)
     write(out, report)

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.clickstream.rules import SNOWPLOW, SessionRules, rules_named
-from apps.clickstream.sessionize import BareClick, Sessionize
-from apps.clickstream.snowplow import TrackerSessions, TrackerUsers
-from apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
-from apps.clickstream.snowplow_files import (
+from millrace.runtime.apps import App, Topic, Topics
+from millrace.runtime.settings import AppSettings
+from millrace.topology import Input, Topology, Upsert, read
+from millrace_apps.clickstream.rules import SNOWPLOW, SessionRules, rules_named
+from millrace_apps.clickstream.sessionize import BareClick, Sessionize
+from millrace_apps.clickstream.snowplow import TrackerSessions, TrackerUsers
+from millrace_apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
+from millrace_apps.clickstream.snowplow_files import (
     SESSION_COLUMNS,
     USER_COLUMNS,
     VIEW_COLUMNS,
@@ -25,9 +28,6 @@ from apps.clickstream.snowplow_files import (
     compare,
     read_events,
 )
-from millrace.runtime.apps import App, Topic, Topics
-from millrace.runtime.settings import AppSettings
-from millrace.topology import Input, Topology, Upsert, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ def _live_report(
     events: Sequence[TrackerEvent], sessions: Path, users: Path, rules: SessionRules
 ) -> dict[str, Any]:
     """Compare what the app's own process makes of the events with the sessions that Snowplow expects."""
-    from apps.clickstream.evaluation_tracked import LIVE_COLUMNS, live_sessions
+    from millrace_apps.clickstream.evaluation_tracked import LIVE_COLUMNS, live_sessions
 
     rows = live_sessions(events, rules)
     compared = compare("live", rows, sessions, LIVE_COLUMNS, "domain_sessionid")

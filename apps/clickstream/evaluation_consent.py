@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.bots import BY_NAME_ALONE
-from apps.clickstream.events import PURPOSES, Click, Consent, Forget
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
-from apps.clickstream.pipeline import entities, followed, results
-from apps.clickstream.visitor import visitors
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.clickstream.bots import BY_NAME_ALONE
+from millrace_apps.clickstream.events import PURPOSES, Click, Consent, Forget
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
+from millrace_apps.clickstream.pipeline import entities, followed, results
+from millrace_apps.clickstream.visitor import visitors
 
 _MINUTE: Final = 60_000
 _START: Final = 1_767_225_600_000

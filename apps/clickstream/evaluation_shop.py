@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.app import app
-from apps.clickstream.ledger_checks import check_ledger
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.snowplow_files import BadFile
 from millrace.console.report import Check
 from millrace.time import ms
+from millrace_apps.clickstream.app import app
+from millrace_apps.clickstream.ledger_checks import check_ledger
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.snowplow_files import BadFile
 
 _STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures")
 

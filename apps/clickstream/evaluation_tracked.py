@@ -7,14 +7,14 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from apps.clickstream.bots import BY_NAME_ALONE
-from apps.clickstream.events import Click, EventType
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.rows import SessionRow
-from apps.clickstream.rules import SNOWPLOW, SessionRules
-from apps.clickstream.snowplow_events import TrackerEvent
-from apps.clickstream.visitor import visitors
 from millrace.host.memory import MemoryHost
+from millrace_apps.clickstream.bots import BY_NAME_ALONE
+from millrace_apps.clickstream.events import Click, EventType
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.rows import SessionRow
+from millrace_apps.clickstream.rules import SNOWPLOW, SessionRules
+from millrace_apps.clickstream.snowplow_events import TrackerEvent
+from millrace_apps.clickstream.visitor import visitors
 
 _KINDS: Final = frozenset(get_args(EventType))
 #: Columns of Snowplow's sessions that the app's rows have, too.

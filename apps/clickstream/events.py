@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from apps.clickstream.money import Currency
+from millrace_apps.clickstream.money import Currency
 
 EventType = Literal[
     "page_view",

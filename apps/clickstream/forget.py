@@ -12,10 +12,6 @@ from uuid import uuid4
 
 import msgspec
 
-from apps.clickstream.app import topics
-from apps.clickstream.events import Forget
-from apps.clickstream.rows import digest_of
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.connectors.merging import wait_for_merges, waiting_rows
 from millrace.connectors.upkeep import vacuum
 from millrace.operations.report import write
@@ -25,6 +21,10 @@ from millrace.privacy.erasure import Names, count_left, count_rows, delete_lette
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
+from millrace_apps.clickstream.app import topics
+from millrace_apps.clickstream.events import Forget
+from millrace_apps.clickstream.rows import digest_of
+from millrace_apps.clickstream.settings import ClickstreamSettings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

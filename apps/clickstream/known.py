@@ -9,17 +9,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from apps.clickstream.activity_counts import ActivityCounts
-from apps.clickstream.bots import Behaviour, BotRules
-from apps.clickstream.channels import Channels, built_in
-from apps.clickstream.consent import Answers
-from apps.clickstream.funnels import PURCHASE, Funnel
-from apps.clickstream.messages import SHARDS
-from apps.clickstream.money import Rates
-from apps.clickstream.ownership import Ownership
-from apps.clickstream.rules import GA4, SessionRules
-from apps.clickstream.sessions import Session, SessionBook
 from millrace.experiments import share
+from millrace_apps.clickstream.activity_counts import ActivityCounts
+from millrace_apps.clickstream.bots import Behaviour, BotRules
+from millrace_apps.clickstream.channels import Channels, built_in
+from millrace_apps.clickstream.consent import Answers
+from millrace_apps.clickstream.funnels import PURCHASE, Funnel
+from millrace_apps.clickstream.messages import SHARDS
+from millrace_apps.clickstream.money import Rates
+from millrace_apps.clickstream.ownership import Ownership
+from millrace_apps.clickstream.rules import GA4, SessionRules
+from millrace_apps.clickstream.sessions import Session, SessionBook
 
 MINUTE_MS: Final = 60_000
 #: The one timer of a browser.

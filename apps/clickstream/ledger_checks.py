@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from apps.clickstream.answer_checks import check_answers
-from apps.clickstream.counters import LEAST_SEARCHING, PLACES
-from apps.clickstream.known import HOLDOUT
-from apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
-from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.order_checks import check_orders, value_of_lines
-from apps.clickstream.rows import digest_of
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import ReadLedger, WorldTruth
+from millrace_apps.clickstream.answer_checks import check_answers
+from millrace_apps.clickstream.counters import LEAST_SEARCHING, PLACES
+from millrace_apps.clickstream.known import HOLDOUT
+from millrace_apps.clickstream.offer_checks import STITCHING, Consents, check_offers, check_outcomes
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.order_checks import check_orders, value_of_lines
+from millrace_apps.clickstream.rows import digest_of
 
 Rows = Callable[[str], list[dict[str, Any]]]
 _MINUTE_MS: Final = 60_000

@@ -1,7 +1,7 @@
 """The marks of a browser: which steps of persons' funnels were done in it when, and by whom.
 
-Whose a mark is follows from who was there (:mod:`apps.clickstream.ownership`), and may turn out to be
-another's when something comes late. What nobody did is of the account that logs in next, if that is within
+Whose a mark is follows from who was there (:mod:`millrace_apps.clickstream.ownership`), and may turn out to
+be another's when something comes late. What nobody did is of the account that logs in next, if that is within
 the time of the longest funnel; later than that it is too old for any way. So whose a mark is hangs on the
 events alone, and the browser tells each person all of its marks anew whenever one comes or goes.
 """
@@ -12,9 +12,9 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from apps.clickstream.funnels import Funnel
-from apps.clickstream.known import Known
-from apps.clickstream.person_funnels import spans_of, thinned
+from millrace_apps.clickstream.funnels import Funnel
+from millrace_apps.clickstream.known import Known
+from millrace_apps.clickstream.person_funnels import spans_of, thinned
 
 #: So many marks of a browser can turn out to be another's, the last ones.
 MOST_MARKS: Final = 300

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import msgspec
 
-from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
-from apps.clickstream.order_money import KeptLine
+from millrace_apps.clickstream.activity_counts import ActivityCounts, ActivityKind
+from millrace_apps.clickstream.order_money import KeptLine
 
 # -- to the shards -----------------------------------------------------------------------------------
 
@@ -613,7 +613,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         book: Day and currency, as ``2026-01-31 EUR``.
         at_ms: When that is known, UTC ms.
-        figures: Figure → number; see :data:`~apps.clickstream.order_money.FIGURES`.
+        figures: Figure → number; see :data:`~millrace_apps.clickstream.order_money.FIGURES`.
     """
 
     book: str

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from apps.clickstream.offer_rules import OfferRule, duration_ms
-from apps.clickstream.offers import OUTCOME_MS, experiment_of
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import WorldTruth
+from millrace_apps.clickstream.offer_rules import OfferRule, duration_ms
+from millrace_apps.clickstream.offers import OUTCOME_MS, experiment_of
 
 Row = dict[str, Any]
 #: The purposes by which a browser may be known as somebody's, and by which something may be offered there.

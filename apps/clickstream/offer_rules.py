@@ -19,11 +19,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.clickstream.messages import Shopping
 from millrace.errors import UserError
 from millrace.patterns import begin
 from millrace.time import ms
 from millrace.time.durations import parse_duration
+from millrace_apps.clickstream.messages import Shopping
 
 #: What an event has, and what is known of the person at that moment.
 EVENT_FIELDS: Final = ("kind", "subject", "category", "device", "stage", "cents", "quantity", "gender")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from apps.clickstream.consent import OFFER
-from apps.clickstream.known import HOLDOUT
-from apps.clickstream.messages import ConsentSaid, ErasePerson, MarketingConsent, Shopping, ToOffers
-from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
 from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
+from millrace_apps.clickstream.consent import OFFER
+from millrace_apps.clickstream.known import HOLDOUT
+from millrace_apps.clickstream.messages import ConsentSaid, ErasePerson, MarketingConsent, Shopping, ToOffers
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.offers import KeptOffers, Offer, OfferBook, OfferOutcome
 
 _TIDY: Final = "tidy"
 #: Longer than an offer is waited for or capped, ms.

@@ -9,15 +9,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from apps.clickstream.known import HOLDOUT, OFFERS
-from apps.clickstream.messages import Shopping
-from apps.clickstream.offer_rules import OfferRule, duration_ms
-from apps.clickstream.registers import MOST_ANSWERS, Register
 from millrace.experiments import Experiment
 from millrace.patterns import skip_past_last
 from millrace.patterns.automaton import compile_pattern
 from millrace.patterns.buffer import kept_type
 from millrace.patterns.matcher import Matcher
+from millrace_apps.clickstream.known import HOLDOUT, OFFERS
+from millrace_apps.clickstream.messages import Shopping
+from millrace_apps.clickstream.offer_rules import OfferRule, duration_ms
+from millrace_apps.clickstream.registers import MOST_ANSWERS, Register
 
 #: Partial matches that a rule may have of one person; of more, the oldest go.
 _MOST: Final = 32

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.clickstream.money import worth
+from millrace_apps.clickstream.money import worth
 
 #: So many refunds of an order are kept, those of the least identities: more come from a fault.
 MOST_REFUNDS: Final = 500
@@ -46,8 +46,8 @@ class KeptRefund(msgspec.Struct, array_like=True, frozen=True, gc=False, order=T
         shipping: What is paid back of shipping.
         currency: The currency of the sums; empty for the order's.
         pieces: Item and how many pieces of it.
-        rate: What its currency was worth then, in parts of :data:`~apps.clickstream.money.RATE_PARTS`; 0: not
-            known, or nobody asks.
+        rate: What its currency was worth then, in parts of
+            :data:`~millrace_apps.clickstream.money.RATE_PARTS`; 0: not known, or nobody asks.
     """
 
     at_ms: int
@@ -80,7 +80,7 @@ class KeptOrder(msgspec.Struct, array_like=True, gc=False):
         refunds: Identity → what was taken back.
         several: Whether events have told different things of it.
         rate: What the currency was worth when the order was first told, in parts of
-            :data:`~apps.clickstream.money.RATE_PARTS`; 0: not known.
+            :data:`~millrace_apps.clickstream.money.RATE_PARTS`; 0: not known.
         revision: How many rows have been written.
     """
 

@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from apps.clickstream.messages import Booking, OrderRefunded, OrderTold, OrderValued
-from apps.clickstream.money import RATE_PARTS, Rates
-from apps.clickstream.order_money import (
+from millrace import Context, KeyedProcess, arrival, days, side_output, value_state
+from millrace_apps.clickstream.messages import Booking, OrderRefunded, OrderTold, OrderValued
+from millrace_apps.clickstream.money import RATE_PARTS, Rates
+from millrace_apps.clickstream.order_money import (
     MOST_REFUNDS,
     KeptOrder,
     KeptRefund,
@@ -24,7 +25,6 @@ from apps.clickstream.order_money import (
     reported,
     status_of,
 )
-from millrace import Context, KeyedProcess, arrival, days, side_output, value_state
 
 #: An order is known for so long after something was last told of it: refunds come until then.
 REMEMBERED: Final = days(400)

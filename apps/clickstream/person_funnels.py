@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.clickstream.funnels import Funnel, walk_from
-from apps.clickstream.sessions import FIRST_MARKS, LAST_MARKS
+from millrace_apps.clickstream.funnels import Funnel, walk_from
+from millrace_apps.clickstream.sessions import FIRST_MARKS, LAST_MARKS
 
 #: Step → its times, UTC ms, ascending.
 Marks = Mapping[str, Sequence[int]]

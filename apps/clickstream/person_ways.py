@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from apps.clickstream.consent import STITCH
-from apps.clickstream.funnels import Funnel
-from apps.clickstream.known import arm_in
-from apps.clickstream.messages import ConsentSaid, Marked, ToOffers, ToPerson
-from apps.clickstream.person_funnels import KeptWays, PersonFunnel, gone_row, rows_of
-from apps.clickstream.registers import Register
-from apps.clickstream.suppression import Suppressed
 from millrace import Context, KeyedProcess, days, side_output, value_state
+from millrace_apps.clickstream.consent import STITCH
+from millrace_apps.clickstream.funnels import Funnel
+from millrace_apps.clickstream.known import arm_in
+from millrace_apps.clickstream.messages import ConsentSaid, Marked, ToOffers, ToPerson
+from millrace_apps.clickstream.person_funnels import KeptWays, PersonFunnel, gone_row, rows_of
+from millrace_apps.clickstream.registers import Register
+from millrace_apps.clickstream.suppression import Suppressed
 
 #: Funnel and number of a way → its row as it stands; None: it is over for good.
 Ways = dict[tuple[str, int], PersonFunnel | None]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
-from apps.clickstream.activity_counts import HOUR_MS
-from apps.clickstream.consent import STITCH, purposes_of
-from apps.clickstream.events import Consent, Forget
-from apps.clickstream.funnels import Funnel
-from apps.clickstream.known import HOLDOUT
-from apps.clickstream.messages import (
+from millrace import Context, Timer, arrival, days, side_output, value_state
+from millrace_apps.clickstream.activity_counts import HOUR_MS
+from millrace_apps.clickstream.consent import STITCH, purposes_of
+from millrace_apps.clickstream.events import Consent, Forget
+from millrace_apps.clickstream.funnels import Funnel
+from millrace_apps.clickstream.known import HOLDOUT
+from millrace_apps.clickstream.messages import (
     Absorb,
     Absorbed,
     Activity,
@@ -28,11 +29,10 @@ from apps.clickstream.messages import (
     ToPerson,
     Unlink,
 )
-from apps.clickstream.person_ways import PersonWays
-from apps.clickstream.profiles import LOOK_BACK_MS, Person, Profile, profile_row
-from apps.clickstream.rows import digest_of
-from apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
-from millrace import Context, Timer, arrival, days, side_output, value_state
+from millrace_apps.clickstream.person_ways import PersonWays
+from millrace_apps.clickstream.profiles import LOOK_BACK_MS, Person, Profile, profile_row
+from millrace_apps.clickstream.rows import digest_of
+from millrace_apps.clickstream.suppression import SUPPRESSED, Suppressed, is_suppressed
 
 _BOUGHT: Final = "person"
 _STALE: Final = "stale"

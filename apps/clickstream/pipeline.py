@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.clickstream import earlier
-from apps.clickstream.attributions import Attributions
-from apps.clickstream.boards import Boards
-from apps.clickstream.caps import Caps, OfferMatches
-from apps.clickstream.carts import CART_TIMEOUT_MS, Carts
-from apps.clickstream.channels import Channels
-from apps.clickstream.events import INPUTS
-from apps.clickstream.known import HOLDOUT
-from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.offering import Offers
-from apps.clickstream.orders import Orders
-from apps.clickstream.persons import Persons
-from apps.clickstream.profiles import LOOK_BACK_MS
-from apps.clickstream.recommend.process import Recommender
-from apps.clickstream.revenue import Revenue
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.shards import Shards
-from apps.clickstream.visitor import visitors
 from millrace import KeyedProcess, multiplex
 from millrace.time import ms
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
+from millrace_apps.clickstream import earlier
+from millrace_apps.clickstream.attributions import Attributions
+from millrace_apps.clickstream.boards import Boards
+from millrace_apps.clickstream.caps import Caps, OfferMatches
+from millrace_apps.clickstream.carts import CART_TIMEOUT_MS, Carts
+from millrace_apps.clickstream.channels import Channels
+from millrace_apps.clickstream.events import INPUTS
+from millrace_apps.clickstream.known import HOLDOUT
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.offering import Offers
+from millrace_apps.clickstream.orders import Orders
+from millrace_apps.clickstream.persons import Persons
+from millrace_apps.clickstream.profiles import LOOK_BACK_MS
+from millrace_apps.clickstream.recommend.process import Recommender
+from millrace_apps.clickstream.revenue import Revenue
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.shards import Shards
+from millrace_apps.clickstream.visitor import visitors
 
 
 def entities(

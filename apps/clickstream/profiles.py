@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.activity_counts import HOUR_MS, NUMBERS, ActivityCounts, Counted
-from apps.clickstream.messages import Link, Purchase
-from apps.clickstream.registers import Register
 from millrace.parts.panes import panes_between
 from millrace.parts.top import best
+from millrace_apps.clickstream.activity_counts import HOUR_MS, NUMBERS, ActivityCounts, Counted
+from millrace_apps.clickstream.messages import Link, Purchase
+from millrace_apps.clickstream.registers import Register
 
 #: So many of the last touches of a browser are kept: some may be after a purchase that still waits.
 _LASTS: Final = 8

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.consent import BITS, OFFER, STITCH
+from millrace_apps.clickstream.consent import BITS, OFFER, STITCH
 
 #: So many answers about a purpose are kept, the last ones: what was in force before them is not asked.
 MOST_ANSWERS: Final = 16
@@ -28,7 +28,8 @@ class Register(msgspec.Struct, array_like=True, gc=False):
     """The answers of a person.
 
     Attributes:
-        said: Of each purpose, in the order of :data:`~apps.clickstream.consent.BITS`, the last answers.
+        said: Of each purpose, in the order of :data:`~millrace_apps.clickstream.consent.BITS`, the last
+            answers.
     """
 
     said: list[list[Entry]] = []

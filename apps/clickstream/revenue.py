@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from apps.clickstream.messages import Booking
 from millrace import Context, KeyedProcess, days, value_state
+from millrace_apps.clickstream.messages import Booking
 
 
 class RevenueRow(msgspec.Struct, frozen=True, gc=False):

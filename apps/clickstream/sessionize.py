@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from apps.clickstream.rules import CloseReason, SessionRules, UnknownRules
-from apps.clickstream.sessions import Session, SessionBook
 from millrace import Context, KeyedProcess, Timer, arrival, days, value_state
+from millrace_apps.clickstream.rules import CloseReason, SessionRules, UnknownRules
+from millrace_apps.clickstream.sessions import Session, SessionBook
 
 _CLOSE = "close"
 
@@ -56,7 +56,7 @@ class Sessionize(KeyedProcess[BareClick, BareSession]):
 
     Example:
         >>> from millrace.testing import TestDriver
-        >>> from apps.clickstream.rules import GA4
+        >>> from millrace_apps.clickstream.rules import GA4
         >>> driver = TestDriver(Sessionize(GA4))
         >>> for at in (0, 30 * 60_000, 60 * 60_000 + 1):
         ...     driver.send("v", BareClick("v", "tea", at), at=at)

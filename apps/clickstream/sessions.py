@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.rules import SessionRules
+from millrace_apps.clickstream.rules import SessionRules
 
 #: So many times are kept per session and step of a funnel: the first ones, and the last ones.
 FIRST_MARKS: Final = 4

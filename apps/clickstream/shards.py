@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.clickstream.counters import MINUTE_MS, SPANS, Counted, ItemFeatures, Shard, item_features, tell
-from apps.clickstream.messages import ItemCount, ShardWindow, ToShard, VisitCount
 from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, side_output, value_state
+from millrace_apps.clickstream.counters import (
+    MINUTE_MS,
+    SPANS,
+    Counted,
+    ItemFeatures,
+    Shard,
+    item_features,
+    tell,
+)
+from millrace_apps.clickstream.messages import ItemCount, ShardWindow, ToShard, VisitCount
 
 _WINDOW: Final = "shard"
 #: When a shard looks again for what it can drop, ms.

@@ -1,7 +1,7 @@
 """Snowplow's web data model as processes: page views, sessions, visitors.
 
 Everything is judged when a session ends, from what is kept of its events, so the order in which they came
-makes no difference. Rules: :data:`apps.clickstream.rules.SNOWPLOW`.
+makes no difference. Rules: :data:`millrace_apps.clickstream.rules.SNOWPLOW`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from apps.clickstream.bots import is_crawler
-from apps.clickstream.rules import DAY_MS, SNOWPLOW, SessionRules
-from apps.clickstream.snowplow_events import (
+from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
+from millrace_apps.clickstream.bots import is_crawler
+from millrace_apps.clickstream.rules import DAY_MS, SNOWPLOW, SessionRules
+from millrace_apps.clickstream.snowplow_events import (
     PutAside,
     Text,
     TrackerEvent,
@@ -22,7 +23,6 @@ from apps.clickstream.snowplow_events import (
     TrackerUser,
     TrackerView,
 )
-from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
 
 _CLOSE = "close"
 #: How long a session is remembered after its end, so that later events are known to be too late.

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from apps.clickstream.snowplow_events import TrackerEvent
 from millrace.errors import UserError
+from millrace_apps.clickstream.snowplow_events import TrackerEvent
 
 _PAGE_CONTEXT: Final = "contexts_com_snowplowanalytics_snowplow_web_page_1_0_0"
 _NEEDED: Final = ("event_id", "event_name", "domain_sessionid", "collector_tstamp", "derived_tstamp",

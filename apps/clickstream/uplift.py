@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from apps.clickstream.offer_rules import OfferRule
-from apps.clickstream.offers import OUTCOME_MS, experiment_of
 from millrace.experiments import ArmFigures, Exposure, Outcome, compare, difference_of_shares
 from millrace.operations.report import write
+from millrace_apps.clickstream.offer_rules import OfferRule
+from millrace_apps.clickstream.offers import OUTCOME_MS, experiment_of
 
 
 class Uplift(msgspec.Struct, frozen=True):
@@ -134,8 +134,8 @@ def run(*, sets: list[str], out: Path | None) -> list[Added]:
     import pyarrow.compute as pc
     import typer
 
-    from apps.clickstream.forget import app_settings, open_table
     from millrace.errors import UserError
+    from millrace_apps.clickstream.forget import app_settings, open_table
 
     settings = app_settings(None, sets)
     tables = {name: open_table(settings, name) for name in ("offers", "outcomes", "boards")}

@@ -5,8 +5,11 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final
 
-from apps.clickstream.bots import Behaviour, is_crawler
-from apps.clickstream.events import (
+from millrace import Context, Timer
+from millrace.parts.contents import digest_of as content_of
+from millrace.process import EVENT_TIME_ORDER
+from millrace_apps.clickstream.bots import Behaviour, is_crawler
+from millrace_apps.clickstream.events import (
     Click,
     Consent,
     Customer,
@@ -18,7 +21,7 @@ from apps.clickstream.events import (
     order_of,
     to_cents,
 )
-from apps.clickstream.known import (
+from millrace_apps.clickstream.known import (
     MINUTE_MS,
     TICK,
     Known,
@@ -27,14 +30,11 @@ from apps.clickstream.known import (
     seen_as,
     seen_at,
 )
-from apps.clickstream.messages import Details, ErasePerson, OrderRefunded
-from apps.clickstream.sessions import Session, SessionBook
-from apps.clickstream.suppression import Suppressed
-from apps.clickstream.visitor_told import VisitorTold
-from apps.clickstream.visitor_tracked import TrackedSessions
-from millrace import Context, Timer
-from millrace.parts.contents import digest_of as content_of
-from millrace.process import EVENT_TIME_ORDER
+from millrace_apps.clickstream.messages import Details, ErasePerson, OrderRefunded
+from millrace_apps.clickstream.sessions import Session, SessionBook
+from millrace_apps.clickstream.suppression import Suppressed
+from millrace_apps.clickstream.visitor_told import VisitorTold
+from millrace_apps.clickstream.visitor_tracked import TrackedSessions
 
 _NOTHING: Final = Known()
 

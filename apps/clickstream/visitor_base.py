@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from apps.clickstream.bots import is_crawler
-from apps.clickstream.consent import ConsentChange
-from apps.clickstream.events import INPUTS, Click, ShopEvent, order_of, to_cents
-from apps.clickstream.funnels import FunnelResult
-from apps.clickstream.known import Known, VisitorRules
-from apps.clickstream.marks import BrowserMarks, Owned
-from apps.clickstream.messages import Looked, Marked, OrderRefunded, OrderTold, ToCart, ToPerson, ToShard
-from apps.clickstream.order_money import KeptLine
-from apps.clickstream.rows import Erased, Identity, OwnerChange, SessionRow
-from apps.clickstream.suppression import SUPPRESSED, Suppressed
 from millrace import Context, KeyedProcess, arrival, days, side_output, value_state
+from millrace_apps.clickstream.bots import is_crawler
+from millrace_apps.clickstream.consent import ConsentChange
+from millrace_apps.clickstream.events import INPUTS, Click, ShopEvent, order_of, to_cents
+from millrace_apps.clickstream.funnels import FunnelResult
+from millrace_apps.clickstream.known import Known, VisitorRules
+from millrace_apps.clickstream.marks import BrowserMarks, Owned
+from millrace_apps.clickstream.messages import (
+    Looked,
+    Marked,
+    OrderRefunded,
+    OrderTold,
+    ToCart,
+    ToPerson,
+    ToShard,
+)
+from millrace_apps.clickstream.order_money import KeptLine
+from millrace_apps.clickstream.rows import Erased, Identity, OwnerChange, SessionRow
+from millrace_apps.clickstream.suppression import SUPPRESSED, Suppressed
 
 
 class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
-    """The state and the outputs of :class:`apps.clickstream.visitor.Visitors`.
+    """The state and the outputs of :class:`millrace_apps.clickstream.visitor.Visitors`.
 
     Args:
         rules: What it is told; sessions must be such that order makes no difference to them.

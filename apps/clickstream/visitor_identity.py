@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from apps.clickstream.consent import (
+from millrace import Context
+from millrace_apps.clickstream.consent import (
     WITHDRAWN,
     Answer,
     Answers,
@@ -17,10 +18,10 @@ from apps.clickstream.consent import (
     names,
     order_of,
 )
-from apps.clickstream.events import Click, Consent, Erasure, Forget, ItemChange, Refund, ShopEvent
-from apps.clickstream.known import TICK, Known
-from apps.clickstream.marks import Owned
-from apps.clickstream.messages import (
+from millrace_apps.clickstream.events import Click, Consent, Erasure, Forget, ItemChange, Refund, ShopEvent
+from millrace_apps.clickstream.known import TICK, Known
+from millrace_apps.clickstream.marks import Owned
+from millrace_apps.clickstream.messages import (
     SHOP,
     Absorb,
     Absorbed,
@@ -33,12 +34,11 @@ from apps.clickstream.messages import (
     MarketingConsent,
     Unlink,
 )
-from apps.clickstream.ownership import NOBODY, Ownership
-from apps.clickstream.rows import Erased, Identity, OwnerChange, digest_of
-from apps.clickstream.sessions import Session
-from apps.clickstream.suppression import Suppressed, is_suppressed
-from apps.clickstream.visitor_sessions import VisitorSessions
-from millrace import Context
+from millrace_apps.clickstream.ownership import NOBODY, Ownership
+from millrace_apps.clickstream.rows import Erased, Identity, OwnerChange, digest_of
+from millrace_apps.clickstream.sessions import Session
+from millrace_apps.clickstream.suppression import Suppressed, is_suppressed
+from millrace_apps.clickstream.visitor_sessions import VisitorSessions
 
 #: So many accounts that a browser was lately known to be of are remembered.
 _OWNERS: Final = 4

@@ -8,14 +8,14 @@ from zlib import crc32
 
 import msgspec
 
-from apps.clickstream.events import Click, to_cents
-from apps.clickstream.funnels import result, step_of
-from apps.clickstream.known import Bought, Known, arm_of
-from apps.clickstream.messages import VisitCount, shard_of
-from apps.clickstream.rows import SessionRow
-from apps.clickstream.sessions import Kept, Session, SessionBook
-from apps.clickstream.visitor_base import VisitorBase
 from millrace import Context
+from millrace_apps.clickstream.events import Click, to_cents
+from millrace_apps.clickstream.funnels import result, step_of
+from millrace_apps.clickstream.known import Bought, Known, arm_of
+from millrace_apps.clickstream.messages import VisitCount, shard_of
+from millrace_apps.clickstream.rows import SessionRow
+from millrace_apps.clickstream.sessions import Kept, Session, SessionBook
+from millrace_apps.clickstream.visitor_base import VisitorBase
 
 #: So many sessions of a browser that nobody is known by are kept, to be given a name later.
 _PAST: Final = 5

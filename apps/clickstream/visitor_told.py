@@ -6,12 +6,13 @@ from bisect import insort
 from typing import Final
 from zlib import crc32
 
-from apps.clickstream.activity_counts import ActivityCounts, ActivityKind
-from apps.clickstream.consent import may_offer, may_stitch
-from apps.clickstream.events import Click, ItemChange, order_of, to_cents
-from apps.clickstream.funnels import step_of
-from apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
-from apps.clickstream.messages import (
+from millrace import Context
+from millrace_apps.clickstream.activity_counts import ActivityCounts, ActivityKind
+from millrace_apps.clickstream.consent import may_offer, may_stitch
+from millrace_apps.clickstream.events import Click, ItemChange, order_of, to_cents
+from millrace_apps.clickstream.funnels import step_of
+from millrace_apps.clickstream.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
+from millrace_apps.clickstream.messages import (
     SHOP,
     Activity,
     CartChange,
@@ -21,8 +22,7 @@ from apps.clickstream.messages import (
     Purchase,
     shard_of,
 )
-from apps.clickstream.visitor_identity import VisitorIdentity
-from millrace import Context
+from millrace_apps.clickstream.visitor_identity import VisitorIdentity
 
 #: What of a browser's clicks profiles and offers look at.
 _ACTIVITIES: Final[dict[str, ActivityKind]] = {

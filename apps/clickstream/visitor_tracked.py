@@ -1,8 +1,8 @@
 """Sessions of a browser as Snowplow's tracker names them and Snowplow's model judges them.
 
 What a session is, is said by the very functions that Snowplow's own rows prove: ``refused``, ``keep``,
-``judged`` and ``summarise`` of :mod:`apps.clickstream.snowplow`. Its events are kept until it is over, at
-most so many.
+``judged`` and ``summarise`` of :mod:`millrace_apps.clickstream.snowplow`. Its events are kept until it is
+over, at most so many.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.events import Click, order_of
-from apps.clickstream.known import Bought, Known
-from apps.clickstream.sessions import Judged, Kept, Session, SessionBook
-from apps.clickstream.snowplow import judged, keep, longest, refused, summarise
-from apps.clickstream.snowplow_events import TrackerEvent
-from apps.clickstream.visitor_sessions import VisitorSessions
 from millrace import Context
+from millrace_apps.clickstream.events import Click, order_of
+from millrace_apps.clickstream.known import Bought, Known
+from millrace_apps.clickstream.sessions import Judged, Kept, Session, SessionBook
+from millrace_apps.clickstream.snowplow import judged, keep, longest, refused, summarise
+from millrace_apps.clickstream.snowplow_events import TrackerEvent
+from millrace_apps.clickstream.visitor_sessions import VisitorSessions
 
 #: What of a session is counted from its events, whenever a row is made of them.
 _COUNTED: Final = (

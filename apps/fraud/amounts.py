@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.fraud.currencies import MAX_AMOUNT
+from millrace_apps.fraud.currencies import MAX_AMOUNT
 
 #: A purchase is small up to this many cents …
 SMALL_CENTS: Final = 200

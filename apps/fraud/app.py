@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from apps.fraud.events import (
+from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.fraud.events import (
     Alert,
     Authorisation,
     CardErasure,
@@ -16,8 +17,7 @@ from apps.fraud.events import (
     Label,
     Transaction,
 )
-from apps.fraud.settings import FraudSettings
-from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.fraud.settings import FraudSettings
 
 if TYPE_CHECKING:
     from millrace.privacy.records import CardNumbers
@@ -43,8 +43,8 @@ def topics(settings: FraudSettings) -> Topics:
 
 
 def topology(settings: FraudSettings) -> Topology:
-    """Return the app's topology (see :func:`apps.fraud.pipeline.topology`)."""
-    from apps.fraud.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.fraud.pipeline.topology`)."""
+    from millrace_apps.fraud.pipeline import topology as wired
 
     return wired(settings)
 
@@ -58,7 +58,7 @@ def settle(
 
 def begin(settings: FraudSettings) -> str | None:
     """Make a key for tokens, and have the models of a registry exported, where that has never been done."""
-    from apps.fraud.tokens import make_key
+    from millrace_apps.fraud.tokens import make_key
 
     registry, folder = settings.model.registry, settings.exports
     if registry and folder is not None:
@@ -70,7 +70,7 @@ def begin(settings: FraudSettings) -> str | None:
 
 def masking(settings: FraudSettings) -> CardNumbers | None:
     """Return what replaces card numbers by tokens, unless that is off."""
-    from apps.fraud.tokens import card_numbers
+    from millrace_apps.fraud.tokens import card_numbers
 
     return card_numbers(settings, [Transaction, Label, Authorisation, CardErasure, Control])
 
@@ -84,12 +84,12 @@ app = App(
     settle=settle,
     masking=masking,
     begin=begin,
-    demo="apps.fraud.demo:spec",
-    dashboard="apps.fraud.dashboard:page",
-    evaluate="apps.fraud.evaluate_cli:app",
-    evaluations={"fraud-loop": "apps.fraud.loop_cli:app"},
-    models="apps.fraud.model_cli:app",
-    rules="apps.fraud.app_rules:RULES",
+    demo="millrace_apps.fraud.demo:spec",
+    dashboard="millrace_apps.fraud.dashboard:page",
+    evaluate="millrace_apps.fraud.evaluate_cli:app",
+    evaluations={"fraud-loop": "millrace_apps.fraud.loop_cli:app"},
+    models="millrace_apps.fraud.model_cli:app",
+    rules="millrace_apps.fraud.app_rules:RULES",
     contracts={
         "transaction.v2": Transaction,
         "label.v1": Label,

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from apps.fraud.backtest import (
+from millrace.errors import UserError
+from millrace.operations.app_rules import AppRules, History, WhatIf
+from millrace.rules import Rule, check_rules
+from millrace_apps.fraud.backtest import (
     Report,
     backtest,
     columns_of,
@@ -16,13 +19,10 @@ from apps.fraud.backtest import (
     read_labels,
     read_table,
 )
-from apps.fraud.events import Control
-from apps.fraud.governed_book import book_of
-from apps.fraud.rulebook import LANGUAGE, check_reach
-from apps.fraud.settings import FraudSettings
-from millrace.errors import UserError
-from millrace.operations.app_rules import AppRules, History, WhatIf
-from millrace.rules import Rule, check_rules
+from millrace_apps.fraud.events import Control
+from millrace_apps.fraud.governed_book import book_of
+from millrace_apps.fraud.rulebook import LANGUAGE, check_reach
+from millrace_apps.fraud.settings import FraudSettings
 
 _COLUMNS: Final = (
     *("rule", "action", "alerts", "a day", "new", "cards", "amount", "frauds", "precision", "recall"),
@@ -43,8 +43,8 @@ def _words(about: Sequence[str]) -> Iterable[tuple[str, str, str]]:
 
 
 def _warnings(rule: Rule, settings: FraudSettings) -> list[str]:
-    from apps.fraud.app import app
     from millrace.runtime.plans import settled
+    from millrace_apps.fraud.app import app
 
     return check_reach(rule, settled(app, settings).features.stages)
 

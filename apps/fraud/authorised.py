@@ -17,9 +17,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from apps.fraud.events import Authorisation, AuthorisationStatus, to_cents
 from millrace.parts.contents import digest_of
 from millrace.parts.lookback import link_of
+from millrace_apps.fraud.events import Authorisation, AuthorisationStatus, to_cents
 
 DAY_MS: Final = 86_400_000
 #: An authorisation is remembered for so long after it happened, and so many of a card at most.

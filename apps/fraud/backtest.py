@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.billing import billed, cents_of
-from apps.fraud.card_history import CardLook, Steps, counted, links_of
-from apps.fraud.events import Transaction
-from apps.fraud.history import DAY_MS, MAX_KEPT, MAX_KEPT_OF_CARD, History, look_of
-from apps.fraud.label_fields import NOTHING_SAID
-from apps.fraud.local_time import hour_of, weekday_of
-from apps.fraud.rulebook import FIELDS, LANGUAGE, Windows, text_of
-from apps.fraud.window_functions import ENTITIES, Asked, asked, compute, entity_of, without_amounts
 from millrace.errors import UserError
 from millrace.parts.lookback import Look, link_of
 from millrace.rules import Match, Rule, RuleSet
+from millrace_apps.fraud.billing import billed, cents_of
+from millrace_apps.fraud.card_history import CardLook, Steps, counted, links_of
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.history import DAY_MS, MAX_KEPT, MAX_KEPT_OF_CARD, History, look_of
+from millrace_apps.fraud.label_fields import NOTHING_SAID
+from millrace_apps.fraud.local_time import hour_of, weekday_of
+from millrace_apps.fraud.rulebook import FIELDS, LANGUAGE, Windows, text_of
+from millrace_apps.fraud.window_functions import ENTITIES, Asked, asked, compute, entity_of, without_amounts
 
 if TYPE_CHECKING:
     import pyarrow as pa

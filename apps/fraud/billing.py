@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.currencies import Rates, rate_at, turned
-from apps.fraud.events import Transaction
+from millrace_apps.fraud.currencies import Rates, rate_at, turned
+from millrace_apps.fraud.events import Transaction
 
 if TYPE_CHECKING:
     import numpy as np

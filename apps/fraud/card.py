@@ -25,7 +25,7 @@ class Account(msgspec.Struct, array_like=True, gc=False):
         big_count: Purchases above 2.00.
         big_total: Their sum, cents.
         first_bucket: Bucket of ``buckets[0]``.
-        buckets: Number of purchases above 2.00 by amount (see :func:`apps.fraud.amounts.bucket_of`).
+        buckets: Number of purchases above 2.00 by amount (see :func:`millrace_apps.fraud.amounts.bucket_of`).
         middle: Index in ``buckets`` of the bucket that holds the median.
         below: Purchases in the buckets before it.
     """

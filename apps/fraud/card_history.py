@@ -7,12 +7,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from apps.fraud.events import Transaction
-from apps.fraud.feature_types import CardFeatures
-from apps.fraud.geo import Place, distance_km, speed_kmh
-from apps.fraud.history import DAY_MS, HORIZON_MS, History
-from apps.fraud.kinds import kind_of, purchase_of
 from millrace.parts.lookback import Look, link_of
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.feature_types import CardFeatures
+from millrace_apps.fraud.geo import Place, distance_km, speed_kmh
+from millrace_apps.fraud.history import DAY_MS, HORIZON_MS, History
+from millrace_apps.fraud.kinds import kind_of, purchase_of
 
 MINUTE_MS: Final = 60_000
 _TEN_MINUTES_MS: Final = 10 * MINUTE_MS

@@ -20,7 +20,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from apps.fraud.cases_events import (
+from millrace import Context, KeyedProcess, Timer, map_state, side_output
+from millrace.rules import PutListEntry, RemoveListEntry
+from millrace_apps.fraud.cases_events import (
     LISTED,
     AlertSeen,
     Case,
@@ -29,11 +31,9 @@ from apps.fraud.cases_events import (
     CaseTransaction,
     Disposition,
 )
-from apps.fraud.cases_kept import KeptCase
-from apps.fraud.cases_rules import CaseRefused, CaseRules
-from apps.fraud.control_events import MAX_CHANGES, Change, Propose
-from millrace import Context, KeyedProcess, Timer, map_state, side_output
-from millrace.rules import PutListEntry, RemoveListEntry
+from millrace_apps.fraud.cases_kept import KeptCase
+from millrace_apps.fraud.cases_rules import CaseRefused, CaseRules
+from millrace_apps.fraud.control_events import MAX_CHANGES, Change, Propose
 
 #: Acts of a case whose repeats are known.
 _MOST_ACTS = 200

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from apps.fraud.cases_options import At, Bootstrap, CaseId, Note, Overrides, Queue, Root, open_data
 from millrace.cli.options import By
+from millrace_apps.fraud.cases_options import At, Bootstrap, CaseId, Note, Overrides, Queue, Root, open_data
 
 if TYPE_CHECKING:
-    from apps.fraud.cases_app import FraudCasesSettings
-    from apps.fraud.cases_events import ActKind
     from millrace.dashboard.data import AppData
+    from millrace_apps.fraud.cases_app import FraudCasesSettings
+    from millrace_apps.fraud.cases_events import ActKind
 
 _ABOUT: Final[dict[ActKind, str]] = {
     "claim": "Look at a case, so that nobody else need; the claim ends by itself (cases.claim_for).",
@@ -44,8 +44,8 @@ def next_(
 
     Example: millrace fraud cases next --by ann --queue abroad
     """
-    from apps.fraud.cases_store import NoCase, case_view, present
     from millrace.operations.sending import who
+    from millrace_apps.fraud.cases_store import NoCase, case_view, present
 
     data, settings = open_data(root, bootstrap, overrides)
     name = who(by, settings)
@@ -85,8 +85,8 @@ def _do(
     at: int | None,
     card: str = "",
 ) -> None:
-    from apps.fraud.cases_store import act
     from millrace.time.moments import show_time
+    from millrace_apps.fraud.cases_store import act
 
     done = act(data, settings, case_id, what, by=by, note=note, at_ms=at, about=card)
     of = f" of {done.about}" if done.about else ""

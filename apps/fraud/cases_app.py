@@ -10,16 +10,16 @@ from datetime import timedelta
 
 from pydantic import Field, model_validator
 
-from apps.fraud.cases import CaseBook
-from apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_rules import CaseRules, QueueRule
-from apps.fraud.events import Control
 from millrace.errors import UserError
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
 from millrace.topology import FirstOf, Input, Topology, Upsert, read
+from millrace_apps.fraud.cases import CaseBook
+from millrace_apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.cases_rules import CaseRules, QueueRule
+from millrace_apps.fraud.events import Control
 
 #: Name of the app: its section of the settings file, and its default folder.
 NAME = "fraud-cases"

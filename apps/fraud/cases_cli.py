@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from apps.fraud.cases_act_cli import add_to
-from apps.fraud.cases_events import ONE_QUEUE
-from apps.fraud.cases_options import (
+from millrace.cli.options import By, Format, Shape
+from millrace_apps.fraud.cases_act_cli import add_to
+from millrace_apps.fraud.cases_events import ONE_QUEUE
+from millrace_apps.fraud.cases_options import (
     At,
     Bootstrap,
     CaseId,
@@ -24,11 +25,10 @@ from apps.fraud.cases_options import (
     open_data,
     settings_of,
 )
-from apps.fraud.economics_cli import economics
-from millrace.cli.options import By, Format, Shape
+from millrace_apps.fraud.economics_cli import economics
 
 if TYPE_CHECKING:
-    from apps.fraud.cases_live import Ranked
+    from millrace_apps.fraud.cases_live import Ranked
 
 app = typer.Typer(no_args_is_help=True, help="Cases: the day's queue, one case, decisions, thresholds.")
 
@@ -55,7 +55,7 @@ def list_(
 
     Example: millrace fraud cases list --queue abroad --page 2
     """
-    from apps.fraud.cases_store import present
+    from millrace_apps.fraud.cases_store import present
 
     view, data, settings = cases_of(root, overrides)
     chosen = [r for r in view.ranked if queue in (None, r.case.queue)] if everything else view.queue(queue)
@@ -154,8 +154,8 @@ def dispose(
 
     Example: millrace fraud cases dispose case-231d --verdict fraud --by ann --block-ring
     """
-    from apps.fraud.cases_store import dispose as decide
     from millrace.operations.sending import who
+    from millrace_apps.fraud.cases_store import dispose as decide
 
     data, settings = open_data(root, bootstrap, overrides)
     said = decide(data, settings, case_id, verdict.value, by=who(by, settings), note=note, at_ms=at,
@@ -203,8 +203,8 @@ def run(
     overrides: Overrides = None,
 ) -> None:
     """Run the case work as a stream: alerts and dispositions in; cases, queue and labels out."""
-    from apps.fraud.cases_app import app as cases_app
     from millrace.runtime.job import Job
+    from millrace_apps.fraud.cases_app import app as cases_app
 
     settings = settings_of(root, bootstrap, overrides)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from apps.fraud.currencies import MAX_AMOUNT
+from millrace_apps.fraud.currencies import MAX_AMOUNT
 
 Verdict = Literal["fraud", "genuine", "unclear"]
 Status = Literal["open", "fraud", "genuine", "unclear", "expired"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from apps.fraud.cases_events import (
+from millrace_apps.fraud.cases_events import (
     ONE_QUEUE,
     AlertReason,
     AlertSeen,
@@ -17,7 +17,7 @@ from apps.fraud.cases_events import (
     CaseTransaction,
     Status,
 )
-from apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.cases_rules import CaseRules
 
 #: Reasons shown of a case.
 _MOST_REASONS = 8

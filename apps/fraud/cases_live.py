@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from apps.fraud.cases import CaseBook
-from apps.fraud.cases_app import FraudCasesSettings, processes
-from apps.fraud.cases_events import (
+from millrace.host.memory_chain import MemoryChain
+from millrace.host.runner import Emission
+from millrace_apps.fraud.cases import CaseBook
+from millrace_apps.fraud.cases_app import FraudCasesSettings, processes
+from millrace_apps.fraud.cases_events import (
     AlertReason,
     AlertSeen,
     Case,
@@ -21,11 +23,9 @@ from apps.fraud.cases_events import (
     Disposition,
     QueueEntry,
 )
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_rules import CaseRules
-from apps.fraud.events import Control
-from millrace.host.memory_chain import MemoryChain
-from millrace.host.runner import Emission
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.events import Control
 
 _case = msgspec.json.Decoder(Case).decode
 _entry = msgspec.json.Decoder(QueueEntry).decode

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from apps.fraud.cases_app import FraudCasesSettings
-    from apps.fraud.cases_store import CaseView
     from millrace.dashboard.data import AppData
+    from millrace_apps.fraud.cases_app import FraudCasesSettings
+    from millrace_apps.fraud.cases_store import CaseView
 
 Root = Annotated[
     Path | None,
@@ -31,10 +31,10 @@ At = Annotated[int | None, typer.Option(help="When, UTC milliseconds; default no
 
 def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] | None) -> FraudCasesSettings:
     """Return the settings of the case work, with what the command was told."""
-    from apps.fraud.cases_app import NAME, FraudCasesSettings
-    from apps.fraud.cases_store import FOLDER
     from millrace.runtime.settings import load_settings
     from millrace.runtime.settings_sources import FromOption
+    from millrace_apps.fraud.cases_app import NAME, FraudCasesSettings
+    from millrace_apps.fraud.cases_store import FOLDER
 
     sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
     return load_settings(
@@ -45,9 +45,9 @@ def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] |
 
 
 def _fraud_root(root: Path | None) -> Path:
-    from apps.fraud.app import app as fraud
     from millrace.dashboard.data import find_root
     from millrace.runtime.settings import load_settings
+    from millrace_apps.fraud.app import app as fraud
 
     return find_root(fraud.name, load_settings(fraud.settings, app=fraud.name), root)
 
@@ -56,10 +56,10 @@ def open_data(
     root: Path | None, bootstrap: str | None, overrides: list[str] | None
 ) -> tuple[AppData, FraudCasesSettings]:
     """Return the fraud app's data, and the settings of the case work."""
-    from apps.fraud.app import app as fraud
-    from apps.fraud.cases_store import TABLES
     from millrace.dashboard.data import AppData
     from millrace.dashboard.serve import wall_clock_ms
+    from millrace_apps.fraud.app import app as fraud
+    from millrace_apps.fraud.cases_store import TABLES
 
     settings = settings_of(root, bootstrap, overrides)
     return AppData(fraud, settings, _fraud_root(root), wall_clock_ms, (TABLES,)), settings
@@ -71,7 +71,7 @@ def cases_of(root: Path | None, overrides: list[str] | None) -> tuple[CaseView, 
     Raises:
         NoCase: There are no alerts.
     """
-    from apps.fraud.cases_store import NoCase, case_view
+    from millrace_apps.fraud.cases_store import NoCase, case_view
 
     data, settings = open_data(root, None, overrides)
     view = case_view(data, settings)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from apps.fraud.cases_events import Case, Place, QueueDay, QueueEntry, ServiceDay
 from millrace import Context, KeyedProcess, Timer, side_output, value_state
+from millrace_apps.fraud.cases_events import Case, Place, QueueDay, QueueEntry, ServiceDay
 
 _DAY_MS = 86_400_000
 _MIDNIGHT = "midnight"
@@ -54,7 +54,7 @@ class WaitingCase(msgspec.Struct):
 
 
 class Served(msgspec.Struct):
-    """What a person did on a day, as :class:`~apps.fraud.cases_events.ServiceDay` has it."""
+    """What a person did on a day, as :class:`~millrace_apps.fraud.cases_events.ServiceDay` has it."""
 
     looked: int = 0
     look_ms: int = 0
@@ -107,7 +107,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         capacities: Queue → the same, of queues that have one of their own.
         most_waiting: Most open cases; beyond, the one with the least to be saved is put out and counted.
         kept_ms: How long an empty queue remembers the cases that were closed, from the end of its last day
-            on, ms: as long as verdicts can be replaced (:class:`~apps.fraud.cases_rules.CaseRules`).
+            on, ms: as long as verdicts can be replaced (:class:`~millrace_apps.fraud.cases_rules.CaseRules`).
     """
 
     order = "event_time"

@@ -21,7 +21,7 @@ def read_row(row: Mapping[str, Any], tp: type[T]) -> T:
         msgspec.ValidationError: It cannot be one.
 
     Example:
-        >>> from apps.fraud.cases_events import CaseEvent
+        >>> from millrace_apps.fraud.cases_events import CaseEvent
         >>> read_row({"what": "claim", "by": "ann", "at_ms": 7, "note": "", "about": None}, CaseEvent)
         CaseEvent(what='claim', by='ann', at_ms=7, note='', about='')
     """

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.fraud.cases_events import ONE_QUEUE, AlertSeen, CaseAct, Disposition
 from millrace.errors import UserError
 from millrace.rules import Condition, Constant, Field, Function, Language
+from millrace_apps.fraud.cases_events import ONE_QUEUE, AlertSeen, CaseAct, Disposition
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS

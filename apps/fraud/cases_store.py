@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_events import ActKind, CardBlock, Case, CaseAct, CaseLabel, Disposition, Verdict
-from apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
-from apps.fraud.cases_rows import read_row
-from apps.fraud.events import Control, Label
 from millrace.dashboard.data import AppData
 from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.cases_events import (
+    ActKind,
+    CardBlock,
+    Case,
+    CaseAct,
+    CaseLabel,
+    Disposition,
+    Verdict,
+)
+from millrace_apps.fraud.cases_live import ALERT_COLUMNS, LiveCases, Ranked, alerts_of, ranked
+from millrace_apps.fraud.cases_rows import read_row
+from millrace_apps.fraud.events import Control, Label
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -288,8 +296,8 @@ def _found(data: AppData, settings: FraudCasesSettings, case_id: str) -> tuple[C
 
 def _without_numbers(data: AppData, note: str) -> str:
     """Return a note with tokens in place of card numbers: it stands in tables and topics for good."""
-    from apps.fraud.settings import FraudSettings
-    from apps.fraud.tokens import without_numbers
+    from millrace_apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.tokens import without_numbers
 
     if not note:
         return note

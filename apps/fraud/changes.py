@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.fraud.control_events import (
+from millrace.errors import UserError
+from millrace.rules import PutListEntry
+from millrace.time.durations import to_ms
+from millrace.time.moments import show_time
+from millrace_apps.fraud.control_events import (
     ApproveChange,
     Change,
     Propose,
@@ -21,19 +25,15 @@ from apps.fraud.control_events import (
     Settlement,
     UndoChange,
 )
-from apps.fraud.governance import check_threshold
-from apps.fraud.scoring import DEFAULTS
-from millrace.errors import UserError
-from millrace.rules import PutListEntry
-from millrace.time.durations import to_ms
-from millrace.time.moments import show_time
+from millrace_apps.fraud.governance import check_threshold
+from millrace_apps.fraud.scoring import DEFAULTS
 
 if TYPE_CHECKING:
-    from apps.fraud.governance import Proposal
-    from apps.fraud.governed_book import GovernedBook
-    from apps.fraud.settings import FraudSettings
-    from apps.fraud.what_if import Difference
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.fraud.governance import Proposal
+    from millrace_apps.fraud.governed_book import GovernedBook
+    from millrace_apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.what_if import Difference
 
 #: What may be said of a proposal → its event.
 _SETTLING: Final[dict[str, type[Settlement]]] = {
@@ -83,8 +83,8 @@ def name_of(changes: Sequence[Change], by: str, now_ms: int) -> str:
 
 def open_topic(settings: FraudSettings) -> ControlTopic:
     """Return the control topic of the decisions."""
-    from apps.fraud.app_rules import RULES
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.fraud.app_rules import RULES
 
     return ControlTopic(RULES, settings)
 
@@ -122,8 +122,8 @@ def settle(
     Raises:
         UserError: It is refused, or the broker did not take it.
     """
-    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms
+    from millrace_apps.fraud.tokens import without_numbers
 
     event = _SETTLING[kind](proposal, by, now_ms(), without_numbers(settings, reason))
     return _sent(open_topic(settings), event)
@@ -149,9 +149,9 @@ def difference(
     Raises:
         UserError: A change cannot be made, or there are no decisions.
     """
-    from apps.fraud.app_rules import own_labels
-    from apps.fraud.backtest import read_labels
-    from apps.fraud.what_if import what_if
+    from millrace_apps.fraud.app_rules import own_labels
+    from millrace_apps.fraud.backtest import read_labels
+    from millrace_apps.fraud.what_if import what_if
 
     labels = own_labels(settings)
     frauds = [] if labels is None else [name for name, is_fraud in read_labels(labels).items() if is_fraud]

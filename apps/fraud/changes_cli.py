@@ -10,11 +10,11 @@ import typer
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
-    from apps.fraud.control_events import Change
-    from apps.fraud.governed_book import GovernedBook
-    from apps.fraud.settings import FraudSettings
-    from apps.fraud.what_if import Difference
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.fraud.control_events import Change
+    from millrace_apps.fraud.governed_book import GovernedBook
+    from millrace_apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.what_if import Difference
 
 app = typer.Typer(
     no_args_is_help=True, help="Changes of thresholds and lists: propose, look ahead, agree, undo."
@@ -59,11 +59,11 @@ def propose(
 
     Example: millrace fraud changes propose --threshold block_score=0.9 --reason "too many wrong blocks"
     """
-    from apps.fraud.changes import difference, read
-    from apps.fraud.changes import propose as send_proposal
-    from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms, who
+    from millrace_apps.fraud.changes import difference, read
+    from millrace_apps.fraud.changes import propose as send_proposal
+    from millrace_apps.fraud.tokens import without_numbers
 
     settings, topic = open_topic(bootstrap, root, overrides)
     name, now, reason = who(by, settings), now_ms(), without_numbers(settings, reason)
@@ -90,8 +90,8 @@ def what_if_(
 
     Example: millrace fraud changes what-if --threshold block_score=0.9 --last 30d --out report.json
     """
-    from apps.fraud.changes import difference, read
     from millrace.operations.report import write
+    from millrace_apps.fraud.changes import difference, read
 
     settings, topic = open_topic(bootstrap, root, overrides)
     changes = _changes(settings, thresholds, puts, removes, "36500d", "-", 0, "")
@@ -114,10 +114,10 @@ def approve(
 
     Example: millrace fraud changes approve c-1f0a --by bob
     """
-    from apps.fraud.changes import difference, read, settle
     from millrace.errors import UserError
     from millrace.operations.roster import Role
     from millrace.operations.sending import who
+    from millrace_apps.fraud.changes import difference, read, settle
 
     settings, topic = open_topic(bootstrap, root, overrides)
     name = who(by, settings, Role.approve)
@@ -144,8 +144,8 @@ def reject(
 
     Example: millrace fraud changes reject c-1f0a --reason "ask fraud desk first"
     """
-    from apps.fraud.changes import settle
     from millrace.operations.sending import who
+    from millrace_apps.fraud.changes import settle
 
     settings, _ = open_topic(bootstrap, root, overrides)
     _tell(*settle(settings, "reject", proposal, who(by, settings), reason))
@@ -164,8 +164,8 @@ def undo(
 
     Example: millrace fraud changes undo c-1f0a --reason "missed a ring"
     """
-    from apps.fraud.changes import settle
     from millrace.operations.sending import who
+    from millrace_apps.fraud.changes import settle
 
     settings, _ = open_topic(bootstrap, root, overrides)
     _tell(*settle(settings, "undo", proposal, who(by, settings), reason))
@@ -180,9 +180,9 @@ def list_(
     overrides: Overrides = None,
 ) -> None:
     """Proposals that wait, and thresholds that are not their defaults, by the control topic."""
-    from apps.fraud.changes import read
-    from apps.fraud.governance import waiting
     from millrace.operations.report import as_json
+    from millrace_apps.fraud.changes import read
+    from millrace_apps.fraud.governance import waiting
 
     _, topic = open_topic(bootstrap, root, overrides)
     book = read(topic)
@@ -204,9 +204,9 @@ def open_topic(
     bootstrap: str | None, root: Path | None, overrides: list[str] | None
 ) -> tuple[FraudSettings, ControlTopic]:
     """Return the app's settings, and its control topic."""
-    from apps.fraud.changes import open_topic as topic_of
-    from apps.fraud.settings import FraudSettings
     from millrace.runtime.commands import command_settings
+    from millrace_apps.fraud.changes import open_topic as topic_of
+    from millrace_apps.fraud.settings import FraudSettings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
     return settings, topic_of(settings)
@@ -214,8 +214,8 @@ def open_topic(
 
 def change_or_propose(topic: ControlTopic, change: Change, by: str, now_ms: int, reason: str) -> bool:
     """Send a change, or propose it where a second person must agree; return whether it holds already."""
-    from apps.fraud.changes import name_of
-    from apps.fraud.control_events import Propose
+    from millrace_apps.fraud.changes import name_of
+    from millrace_apps.fraud.control_events import Propose
 
     named = name_of([change], by, now_ms)
 
@@ -234,7 +234,7 @@ def change_or_propose(topic: ControlTopic, change: Change, by: str, now_ms: int,
 
 def show_difference(found: Difference) -> None:
     """Print what changes would have done."""
-    from apps.fraud.changes import compared
+    from millrace_apps.fraud.changes import compared
 
     typer.echo(f"{found.decisions:,} decisions of {found.days:.1f} days        now       then  difference")
     for what, before, after in compared(found):
@@ -257,13 +257,13 @@ def _changes(
     now_ms: int,
     reason: str,
 ) -> list[Change]:
-    from apps.fraud.changes import thresholds_of
-    from apps.fraud.governed_book import check_value
-    from apps.fraud.tokens import without_numbers
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms as clock_ms
     from millrace.rules import PutListEntry, RemoveListEntry
     from millrace.time.durations import to_ms
+    from millrace_apps.fraud.changes import thresholds_of
+    from millrace_apps.fraud.governed_book import check_value
+    from millrace_apps.fraud.tokens import without_numbers
 
     found = thresholds_of(thresholds or (), by, now_ms, reason)
     for text in (*(puts or ()), *(removes or ())):
@@ -285,7 +285,7 @@ def _changes(
 
 def _tell(name: str, book: GovernedBook) -> None:
     """Print what has become of a proposal."""
-    from apps.fraud.changes import standing_of
+    from millrace_apps.fraud.changes import standing_of
 
     found = book.proposals[name]
     then = f": millrace fraud changes approve {name}" if found.status in ("waiting", "undoing") else ""
@@ -293,8 +293,8 @@ def _tell(name: str, book: GovernedBook) -> None:
 
 
 def _show(name: str, book: GovernedBook) -> None:
-    from apps.fraud.changes import change_text
     from millrace.time.moments import show_time
+    from millrace_apps.fraud.changes import change_text
 
     found = book.proposals[name]
     why = f": {found.reason}" if found.reason else ""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from apps.fraud.cases_cli import app as cases
-from apps.fraud.changes_cli import app as changes
-from apps.fraud.forget_cli import forget
-from apps.fraud.lists_cli import app as lists
-from apps.fraud.model_cli import app as models
-from apps.fraud.model_cli import older as older_models
-from apps.fraud.rates_cli import app as rates
-from apps.fraud.respond_cli import respond
-from apps.fraud.rules_cli import app as rules
-from apps.fraud.serve_cli import app as serve
-from apps.fraud.serve_cli import served
-from apps.fraud.tokens_cli import app as tokens
+from millrace_apps.fraud.cases_cli import app as cases
+from millrace_apps.fraud.changes_cli import app as changes
+from millrace_apps.fraud.forget_cli import forget
+from millrace_apps.fraud.lists_cli import app as lists
+from millrace_apps.fraud.model_cli import app as models
+from millrace_apps.fraud.model_cli import older as older_models
+from millrace_apps.fraud.rates_cli import app as rates
+from millrace_apps.fraud.respond_cli import respond
+from millrace_apps.fraud.rules_cli import app as rules
+from millrace_apps.fraud.serve_cli import app as serve
+from millrace_apps.fraud.serve_cli import served
+from millrace_apps.fraud.tokens_cli import app as tokens
 
 app = typer.Typer(no_args_is_help=True, help="Fraud: rules, lists, rates, tokens, cases, models.")
 app.add_typer(rules, name="rules")

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from apps.fraud.currencies import MAX_AMOUNT
 from millrace.rules import PutListEntry, RemoveListEntry
 from millrace.rules.model import Identifier, Person, Reason, TimeMs
+from millrace_apps.fraud.currencies import MAX_AMOUNT
 
 #: Most changes of one proposal.
 MAX_CHANGES: Final = 20
@@ -22,7 +22,7 @@ class SetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="set_thres
     """Control event: from the next batch on, use this threshold.
 
     Attributes:
-        name: A field of :class:`apps.fraud.scoring.Thresholds`.
+        name: A field of :class:`millrace_apps.fraud.scoring.Thresholds`.
         value: Its value.
         by: Who says so; empty: not told.
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
@@ -40,7 +40,7 @@ class ResetThreshold(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_t
     """Control event: go back to the threshold's default.
 
     Attributes:
-        name: A field of :class:`apps.fraud.scoring.Thresholds`.
+        name: A field of :class:`millrace_apps.fraud.scoring.Thresholds`.
         by: Who says so; empty: not told.
         at_ms: When, by the publisher's clock, UTC ms; for the record only.
         reason: Why.

@@ -5,27 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from apps.fraud import (
-    dashboard_card,
-    dashboard_changes,
-    dashboard_control,
-    dashboard_entity,
-    dashboard_model,
-    dashboard_work,
-)
-from apps.fraud.cases_store import FOLDER, TABLES, case_view
-from apps.fraud.dashboard_data import (
-    ACTIONS,
-    STEP_MS,
-    alerts,
-    decided,
-    judged,
-    labels,
-    precision,
-    running_precision,
-    summed,
-)
-from apps.fraud.dashboard_work import case_settings as case_settings
 from millrace.dashboard.common_panels import rate_now, standing_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage, Detail, Panel
@@ -44,6 +23,27 @@ from millrace.dashboard.views import (
     TimeSeries,
     View,
 )
+from millrace_apps.fraud import (
+    dashboard_card,
+    dashboard_changes,
+    dashboard_control,
+    dashboard_entity,
+    dashboard_model,
+    dashboard_work,
+)
+from millrace_apps.fraud.cases_store import FOLDER, TABLES, case_view
+from millrace_apps.fraud.dashboard_data import (
+    ACTIONS,
+    STEP_MS,
+    alerts,
+    decided,
+    judged,
+    labels,
+    precision,
+    running_precision,
+    summed,
+)
+from millrace_apps.fraud.dashboard_work import case_settings as case_settings
 
 _POINTS: Final = 60
 _SHOWN: Final = 25

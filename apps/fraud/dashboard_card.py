@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_store import NoCase, case_view
-from apps.fraud.dashboard_data import billed, labels
-from apps.fraud.dashboard_entity import entity, picture
-from apps.fraud.dashboard_links import KINDS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import cell
 from millrace.dashboard.views import (
@@ -23,6 +18,11 @@ from millrace.dashboard.views import (
     Titled,
     Tone,
 )
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.cases_store import NoCase, case_view
+from millrace_apps.fraud.dashboard_data import billed, labels
+from millrace_apps.fraud.dashboard_entity import entity, picture
+from millrace_apps.fraud.dashboard_links import KINDS
 
 _MOST: Final = 100
 #: Columns of a decision that are no features of the card.

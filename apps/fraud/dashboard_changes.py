@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.dashboard_data import labels
-from apps.fraud.dashboard_recent import is_one_of, recent
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, View
 from millrace.operations.roster import Role
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.dashboard_data import labels
+from millrace_apps.fraud.dashboard_recent import is_one_of, recent
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from apps.fraud.control_events import Change
-    from apps.fraud.governance import Proposal
-    from apps.fraud.governed_book import GovernedBook
-    from apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.control_events import Change
+    from millrace_apps.fraud.governance import Proposal
+    from millrace_apps.fraud.governed_book import GovernedBook
+    from millrace_apps.fraud.settings import FraudSettings
 
 _SHOWN: Final = 25
 #: Thresholds that a curve has a point for: fiftieths of 1. Below these almost every payment is.
@@ -86,8 +86,8 @@ def book_of(data: AppData) -> GovernedBook:
     Raises:
         UserError: The broker does not answer.
     """
-    from apps.fraud import changes
-    from apps.fraud.governed_book import book_of as empty
+    from millrace_apps.fraud import changes
+    from millrace_apps.fraud.governed_book import book_of as empty
 
     settings = _settings(data)
     if data.broker is not None:
@@ -109,7 +109,7 @@ def book_of(data: AppData) -> GovernedBook:
 
 def proposals(data: AppData) -> View | None:
     """Return proposals, those that wait first, with what can be said of them."""
-    from apps.fraud.changes import change_text, standing_of
+    from millrace_apps.fraud.changes import change_text, standing_of
 
     book = book_of(data)
     waits = ("waiting", "undoing")
@@ -149,8 +149,8 @@ def proposals(data: AppData) -> View | None:
 
 def _was_text(change: Change, of: Proposal) -> str:
     """Return what a change that was applied has changed, and into what."""
-    from apps.fraud.control_events import ResetThreshold, SetThreshold
-    from apps.fraud.scoring import DEFAULTS
+    from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
+    from millrace_apps.fraud.scoring import DEFAULTS
 
     if isinstance(change, SetThreshold | ResetThreshold):
         default = getattr(DEFAULTS, change.name, 0.0)
@@ -180,9 +180,9 @@ def look_at(data: AppData, values: Mapping[str, str]) -> View:
 
 def compared(data: AppData, changes: list[Change], period: str, book: GovernedBook) -> Table:
     """Return what is done now, and what would be done: a row per figure, then one per threshold."""
-    from apps.fraud import changes as shared
-    from apps.fraud.control_events import ResetThreshold, SetThreshold
-    from apps.fraud.scoring import DEFAULTS
+    from millrace_apps.fraud import changes as shared
+    from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
+    from millrace_apps.fraud.scoring import DEFAULTS
 
     last = None if period == "all" else period
     found = shared.difference(changes, _settings(data), last, book)
@@ -202,9 +202,9 @@ def compared(data: AppData, changes: list[Change], period: str, book: GovernedBo
 
 def do_propose(data: AppData, values: Mapping[str, str]) -> str:
     """Propose the changes of a form, as the command does."""
-    from apps.fraud import changes
-    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms
+    from millrace_apps.fraud import changes
+    from millrace_apps.fraud.tokens import without_numbers
 
     settings, now = _sendable(data), now_ms()
     reason = without_numbers(settings, values["reason"])
@@ -221,7 +221,7 @@ def do_settle(kind: str, data: AppData, values: Mapping[str, str]) -> str:
         data: The app's data.
         values: What the form says.
     """
-    from apps.fraud import changes
+    from millrace_apps.fraud import changes
 
     settings = _sendable(data)
     name, book = changes.settle(settings, kind, values["proposal"], values["by"], values["reason"])
@@ -229,7 +229,7 @@ def do_settle(kind: str, data: AppData, values: Mapping[str, str]) -> str:
 
 
 def _changes(values: Mapping[str, str], by: str, now_ms: int) -> list[Change]:
-    from apps.fraud.changes import thresholds_of
+    from millrace_apps.fraud.changes import thresholds_of
 
     texts = [f"{name}={_value(values[name])}" for name in _OWN if values.get(name)]
     texts += values.get("others", "").split()

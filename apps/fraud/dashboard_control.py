@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.dashboard_data import LabelFigures, labels, shorten, worth
-from apps.fraud.dashboard_recent import recent
-from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, Verdict, known
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Note, Number, Numbers, View
 from millrace.experiments.shares import share_interval
 from millrace.time.durations import to_ms
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.dashboard_data import LabelFigures, labels, shorten, worth
+from millrace_apps.fraud.dashboard_recent import recent
+from millrace_apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, Verdict, known
 
 if TYPE_CHECKING:
     import pandas as pd

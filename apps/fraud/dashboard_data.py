@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from apps.fraud.billing import BILLED, billed_amounts
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.cases_live import alerts_of
-from apps.fraud.cases_store import case_view, verdicts
 from millrace.dashboard.data import AppData
+from millrace_apps.fraud.billing import BILLED, billed_amounts
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.cases_live import alerts_of
+from millrace_apps.fraud.cases_store import case_view, verdicts
 
 if TYPE_CHECKING:
     import pyarrow as pa

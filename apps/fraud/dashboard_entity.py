@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from apps.fraud.cases_app import FraudCasesSettings
-from apps.fraud.dashboard_data import labels
-from apps.fraud.dashboard_links import KINDS, NAMES, Payments, links
-from apps.fraud.dashboard_recent import is_one_of, recent
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Number, Numbers, Table, Titled
+from millrace_apps.fraud.cases_app import FraudCasesSettings
+from millrace_apps.fraud.dashboard_data import labels
+from millrace_apps.fraud.dashboard_links import KINDS, NAMES, Payments, links
+from millrace_apps.fraud.dashboard_recent import is_one_of, recent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ def picture(data: AppData, kind: str, name: str, settings: FraudCasesSettings) -
 
     Args:
         data: The app's data.
-        kind: One of :data:`~apps.fraud.dashboard_links.KINDS`.
+        kind: One of :data:`~millrace_apps.fraud.dashboard_links.KINDS`.
         name: The entity.
         settings: The settings of the case work.
     """
@@ -45,7 +45,7 @@ def entity(data: AppData, kind: str, name: str, settings: FraudCasesSettings) ->
 
     Args:
         data: The app's data.
-        kind: One of :data:`~apps.fraud.dashboard_links.KINDS`, not ``card``.
+        kind: One of :data:`~millrace_apps.fraud.dashboard_links.KINDS`, not ``card``.
         name: The entity.
         settings: The settings of the case work.
     """

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.fraud.dashboard_data import LabelFigures
-from apps.fraud.dashboard_recent import is_one_of
 from millrace.dashboard.views import Edge, Graph, Node, Tone
+from millrace_apps.fraud.dashboard_data import LabelFigures
+from millrace_apps.fraud.dashboard_recent import is_one_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

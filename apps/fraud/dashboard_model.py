@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from apps.fraud.dashboard_data import STEP_MS, Counts, decided, stability_index, summed
 from millrace.dashboard.data import AppData
 from millrace.dashboard.steps import joined_steps
 from millrace.dashboard.values import table_of
 from millrace.dashboard.views import Bar, Bars, Series, TimeSeries, View
+from millrace_apps.fraud.dashboard_data import STEP_MS, Counts, decided, stability_index, summed
 
 #: Columns that may say when a row of figures holds, and for which model; the first that is there is taken.
 TIME_COLUMNS: Final = ("at_ms", "event_time_ms", "until_ms", "day_ms", "week_ms", "_event_time")

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from apps.fraud.cases_app import NAME, FraudCasesSettings
-from apps.fraud.cases_events import Case
-from apps.fraud.cases_live import Ranked
-from apps.fraud.cases_store import act, case_view, dispose, present
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, View
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.cases_app import NAME, FraudCasesSettings
+from millrace_apps.fraud.cases_events import Case
+from millrace_apps.fraud.cases_live import Ranked
+from millrace_apps.fraud.cases_store import act, case_view, dispose, present
 
 if TYPE_CHECKING:
     from millrace.dashboard.tables import DeltaReader

@@ -12,15 +12,15 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from apps.fraud.billing import billed
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.events import Action, Alert, Decision, Reason, Transaction
-from apps.fraud.reasons import comparisons, entity_reasons, ring_of, score_of
-from apps.fraud.rulebook import Facts, Rules, Windows, windows_of
-from apps.fraud.scorer import Observed
-from apps.fraud.scoring import Thresholds, action_for, own_reasons
-from apps.fraud.windows import CardWindows
 from millrace.rules import Match
+from millrace_apps.fraud.billing import billed
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.events import Action, Alert, Decision, Reason, Transaction
+from millrace_apps.fraud.reasons import comparisons, entity_reasons, ring_of, score_of
+from millrace_apps.fraud.rulebook import Facts, Rules, Windows, windows_of
+from millrace_apps.fraud.scorer import Observed
+from millrace_apps.fraud.scoring import Thresholds, action_for, own_reasons
+from millrace_apps.fraud.windows import CardWindows
 
 #: Raised when a feature comes to mean something else.
 FEATURES_VERSION: Final = "3"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps.fraud.cases_options import Overrides, Root, open_data
-from apps.fraud.economics_data import ScoreName
 from millrace.models.commands import AsOf
+from millrace_apps.fraud.cases_options import Overrides, Root, open_data
+from millrace_apps.fraud.economics_data import ScoreName
 
 if TYPE_CHECKING:
-    from apps.fraud.economics import Outcome, Scored
-    from apps.fraud.economics_data import Basis
+    from millrace_apps.fraud.economics import Outcome, Scored
+    from millrace_apps.fraud.economics_data import Basis
 
 _DAY_MS = 86_400_000
 #: The last millisecond of the year 9999.
@@ -57,8 +57,8 @@ def economics(
 
     Example: millrace fraud cases economics --score champion --capacity 50 --out thresholds.json
     """
-    from apps.fraud.economics import Costs, as_report, choose
     from millrace.operations.report import write
+    from millrace_apps.fraud.economics import Costs, as_report, choose
 
     costs = Costs(review, false_block, margin, review_saves)
     basis = None
@@ -76,7 +76,7 @@ def economics(
 def _of_file(path: Path) -> Scored:
     import pyarrow.parquet as pq
 
-    from apps.fraud.economics import EconomicsError, Scored
+    from millrace_apps.fraud.economics import EconomicsError, Scored
 
     wanted = ["time_ms", "card", "amount", "score", "fraud"]
     try:
@@ -109,11 +109,11 @@ def _of_tables(
     root: Path | None,
     overrides: list[str] | None,
 ) -> tuple[Scored, Basis]:
-    from apps.fraud.economics_data import scored_decisions
-    from apps.fraud.settings import FraudSettings
     from millrace.models.commands import time_of
     from millrace.runtime.settings import load_settings
     from millrace.time.durations import parse_duration, to_ms
+    from millrace_apps.fraud.economics_data import scored_decisions
+    from millrace_apps.fraud.settings import FraudSettings
 
     data, settings = open_data(root, None, overrides)
     labels = load_settings(FraudSettings, app="fraud").labels

@@ -1,8 +1,8 @@
 """What thresholds are chosen on: all decisions of the app's tables, each with what is known of it.
 
-A payment is known as :func:`apps.fraud.model.known.known` has it. Those younger than the label delay are left
-out altogether, since of them frauds alone would be known. What was stopped and nobody has looked at stays: it
-is looked at and blocked as any other, and neither a fraud nor genuine.
+A payment is known as :func:`millrace_apps.fraud.model.known.known` has it. Those younger than the label delay
+are left out altogether, since of them frauds alone would be known. What was stopped and nobody has looked at
+stays: it is looked at and blocked as any other, and neither a fraud nor genuine.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from apps.fraud.billing import BILLED, worths
-from apps.fraud.cases_store import case_view
-from apps.fraud.economics import EconomicsError, Scored
-from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, Verdict, known
+from millrace_apps.fraud.billing import BILLED, worths
+from millrace_apps.fraud.cases_store import case_view
+from millrace_apps.fraud.economics import EconomicsError, Scored
+from millrace_apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, Verdict, known
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.fraud.cases_app import FraudCasesSettings
     from millrace.dashboard.data import AppData
+    from millrace_apps.fraud.cases_app import FraudCasesSettings
 
 _DAY_MS: Final = 86_400_000
 _COLUMNS: Final = ("transaction_id", "event_time_ms", "card_id", "kind", "amount", "action")

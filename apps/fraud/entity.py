@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import DAY_MS, HORIZON_MS, History, look_of
 from millrace.parts.lookback import Look
+from millrace_apps.fraud.feature_types import EntityFeatures
+from millrace_apps.fraud.history import DAY_MS, HORIZON_MS, History, look_of
 
 HOUR_MS: Final = 3_600_000
 _WINDOWS: Final = (HOUR_MS, DAY_MS, HORIZON_MS)

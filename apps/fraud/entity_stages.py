@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from apps.fraud.billing import billed, cents_of
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.entity import look_at
-from apps.fraud.events import Decision, Label, Transaction
-from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import HORIZON_MS, MAX_KEPT, History, look_of
-from apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
-from apps.fraud.known_labels import LabelRules, TerminalLog, Word
-from apps.fraud.model.outcomes import Outcome, Outcomes, counted
-from apps.fraud.process import CardMonitor, CardStage
-from apps.fraud.profile import HALF_LIFE_DAYS
-from apps.fraud.scorer import Observed, Scorer, trained_until
-from apps.fraud.stages import Enriched, Forgotten, Labelled, Passed, Responded, Stage
-from apps.fraud.window_functions import ENTITIES, compute, without_amounts
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
 from millrace.parts.lookback import link_of
+from millrace_apps.fraud.billing import billed, cents_of
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.entity import look_at
+from millrace_apps.fraud.events import Decision, Label, Transaction
+from millrace_apps.fraud.feature_types import EntityFeatures
+from millrace_apps.fraud.history import HORIZON_MS, MAX_KEPT, History, look_of
+from millrace_apps.fraud.judging import JUDGED_DAYS, Issued, TrainedUntil
+from millrace_apps.fraud.known_labels import LabelRules, TerminalLog, Word
+from millrace_apps.fraud.model.outcomes import Outcome, Outcomes, counted
+from millrace_apps.fraud.process import CardMonitor, CardStage
+from millrace_apps.fraud.profile import HALF_LIFE_DAYS
+from millrace_apps.fraud.scorer import Observed, Scorer, trained_until
+from millrace_apps.fraud.stages import Enriched, Forgotten, Labelled, Passed, Responded, Stage
+from millrace_apps.fraud.window_functions import ENTITIES, compute, without_amounts
 
 
 class _Later(Stage):

@@ -19,8 +19,8 @@ from millrace.operations.report import write
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.fraud.economics import Costs
-    from apps.fraud.evaluation.study import WeekResult
+    from millrace_apps.fraud.economics import Costs
+    from millrace_apps.fraud.evaluation.study import WeekResult
 
 app = typer.Typer(help="Features and models on recorded payments.", add_completion=False)
 
@@ -70,10 +70,10 @@ def fraud(
     """
     from rich.console import Console
 
-    from apps.fraud.economics import Costs
-    from apps.fraud.evaluation.recorded import read_transactions
     from millrace.time import ms
     from millrace.time.durations import parse_duration
+    from millrace_apps.fraud.economics import Costs
+    from millrace_apps.fraud.evaluation.recorded import read_transactions
 
     console = Console(stderr=True)
     starts = [_day(text) for text in dict.fromkeys(test_week)]
@@ -118,10 +118,10 @@ def _stream(
     table: pd.DataFrame, delay_ms: int, place: Path, batch: int, overrides: list[str], status: Any
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Run the pipeline over all payments; return what it did, and the features by transaction."""
-    from apps.fraud.evaluation.history_app import HistorySettings, app
-    from apps.fraud.evaluation.recorded import numbers, write_records
     from millrace.runtime.replay import run_records
     from millrace.runtime.settings import load_settings
+    from millrace_apps.fraud.evaluation.history_app import HistorySettings, app
+    from millrace_apps.fraud.evaluation.recorded import numbers, write_records
 
     own = [
         f"storage.root={place}",
@@ -153,7 +153,7 @@ def _stream(
 
 
 def _compare(table: pd.DataFrame, features: pd.DataFrame, delay_ms: int) -> dict[str, Any]:
-    from apps.fraud.evaluation.oracle import handbook_features, mismatches
+    from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
 
     ordered = table.sort_values("TRANSACTION_ID", ignore_index=True)
     if not features["TRANSACTION_ID"].equals(ordered["TRANSACTION_ID"].astype("int64")):
@@ -174,7 +174,7 @@ def _judge(
     capacity: int,
     costs: Costs,
 ) -> list[WeekResult]:
-    from apps.fraud.evaluation.study import study
+    from millrace_apps.fraud.evaluation.study import study
 
     ordered = table.sort_values("TRANSACTION_ID", ignore_index=True)
     weeks = []
@@ -202,7 +202,7 @@ def _judge(
 
 
 def _whole(report: dict[str, Any], weeks: list[WeekResult], delay: str, seeds: int) -> dict[str, Any]:
-    from apps.fraud.evaluation.study import mean_of
+    from millrace_apps.fraud.evaluation.study import mean_of
 
     own = mean_of([(w.own, w.hidden) for w in weeks])
     handbook = mean_of([(w.handbook, w.handbook_hidden) for w in weeks])

@@ -11,17 +11,6 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from apps.fraud.control_events import (
-    ApproveChange,
-    Propose,
-    RejectChange,
-    ResetThreshold,
-    SetThreshold,
-    UndoChange,
-)
-from apps.fraud.currencies import MAX_AMOUNT, check_decimals
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.privacy.fields import CARD_NUMBER, IDENTITY
 from millrace.rules import (
     ApproveRule,
@@ -31,6 +20,17 @@ from millrace.rules import (
     RollbackRule,
     SetRuleState,
 )
+from millrace_apps.fraud.control_events import (
+    ApproveChange,
+    Propose,
+    RejectChange,
+    ResetThreshold,
+    SetThreshold,
+    UndoChange,
+)
+from millrace_apps.fraud.currencies import MAX_AMOUNT, check_decimals
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
 
 Kind = Literal["purchase", "refund", "top_up"]
 Channel = Literal["terminal", "online"]

@@ -14,13 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from apps.fraud.authorised import CardSteps
-from apps.fraud.card_history import TERMINALS
-from apps.fraud.events import Authorisation, Label, to_cents
-from apps.fraud.history import HORIZON_MS, History
-from apps.fraud.known_labels import CardWords
-from apps.fraud.profile import Change, Profile
 from millrace.parts.lookback import link_of
+from millrace_apps.fraud.authorised import CardSteps
+from millrace_apps.fraud.card_history import TERMINALS
+from millrace_apps.fraud.events import Authorisation, Label, to_cents
+from millrace_apps.fraud.history import HORIZON_MS, History
+from millrace_apps.fraud.known_labels import CardWords
+from millrace_apps.fraud.profile import Change, Profile
 
 
 def change_of(event: Label | Authorisation) -> Change:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class CardFeatures(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a card at a transaction beside :class:`apps.fraud.features.Features`.
+    """What is known of a card at a transaction beside :class:`millrace_apps.fraud.features.Features`.
 
     A window is (t - w, t]. A purchase counts in all of them; a refund or top-up does not.
 
@@ -24,7 +24,7 @@ class CardFeatures(msgspec.Struct, frozen=True, gc=False):
         device_before: Purchases with this device in the 30 days before; None where there is no device.
         ip_before: Purchases from this address in the 30 days before; None where there is none.
         km: Distance from where the card was last.
-        kmh: The least speed that this takes (see :mod:`apps.fraud.geo`).
+        kmh: The least speed that this takes (see :mod:`millrace_apps.fraud.geo`).
         fastest_kmh: The fastest that the card was before.
         truncated: Whether the card is so busy that ``…_before`` see only the newest purchases of its 30 days,
             and what is older is counted in panes.

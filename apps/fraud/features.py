@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.amounts import SMALL_CENTS
-from apps.fraud.card import DAY_MS, Recent
-from apps.fraud.profile import Profile
+from millrace_apps.fraud.amounts import SMALL_CENTS
+from millrace_apps.fraud.card import DAY_MS, Recent
+from millrace_apps.fraud.profile import Profile
 
 MINUTE_MS: Final = 60_000
 FIVE_MINUTES_MS: Final = 300_000
@@ -27,7 +27,7 @@ LARGE_TIMES: Final = 2.5
 
 
 class Features(msgspec.Struct, frozen=True, gc=False):
-    """Features of a transaction; see :class:`apps.fraud.events.Decision` for their meaning."""
+    """Features of a transaction; see :class:`millrace_apps.fraud.events.Decision` for their meaning."""
 
     purchases_before: int
     mean_before: float | None
@@ -71,7 +71,7 @@ def observe(
         large_times: A purchase is large from so many times the card's median on.
 
     Example:
-        >>> from apps.fraud.profile import begun
+        >>> from millrace_apps.fraud.profile import begun
         >>> profile, recent = begun(30, 1_000), Recent()
         >>> observe(profile, recent, 1_000, 500, purchase=True).count_1h
         1

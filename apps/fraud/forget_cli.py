@@ -10,8 +10,8 @@ import typer
 from millrace.cli.options import Bootstrap, Overrides, Root
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
     from millrace.privacy.erasure import Names
+    from millrace_apps.fraud.settings import FraudSettings
 
 #: How long the app may take to confirm, seconds.
 _PATIENCE_S: Final = 120.0
@@ -37,13 +37,13 @@ def forget(
     """
     from dataclasses import asdict
 
-    from apps.fraud import forgetting
-    from apps.fraud.settings import FraudSettings
     from millrace.operations.acting import acting
     from millrace.operations.report import write
     from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms
     from millrace.runtime.commands import command_settings
+    from millrace_apps.fraud import forgetting
+    from millrace_apps.fraud.settings import FraudSettings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
     if not check:
@@ -76,9 +76,9 @@ def _ask(settings: FraudSettings, names: Names) -> tuple[list[str], bool]:
     """Ask the running app to forget a card; return the requests, and whether it has done so."""
     from uuid import uuid4
 
-    from apps.fraud.events import CardErasure
     from millrace.operations.sending import now_ms, send
     from millrace.privacy.erasure import wait_for_rows
+    from millrace_apps.fraud.events import CardErasure
 
     at = now_ms()
     asked = [CardErasure(f"erasure-{uuid4().hex}", at, name) for name in names.values]

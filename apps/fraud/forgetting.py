@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from apps.fraud.served import JOURNAL, TABLE
-from apps.fraud.tokens import key_file
 from millrace.connectors.merging import wait_for_merges
 from millrace.connectors.upkeep import find_tables
 from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows
 from millrace.privacy.numbers import digits_of, is_card_number
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
+from millrace_apps.fraud.served import JOURNAL, TABLE
+from millrace_apps.fraud.tokens import key_file
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.settings import FraudSettings
 
 #: Table → columns that name a card; what stands not here is looked through as dead letters are.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -139,7 +139,7 @@ def stores(settings: FraudSettings, now_ms: int) -> list[Residue]:
         settings: The app's settings; the broker is asked how long topics keep their records.
         now_ms: Now, UTC milliseconds.
     """
-    from apps.fraud.app import topics
+    from millrace_apps.fraud.app import topics
 
     of, root = topics(settings), Path(settings.storage.path())
     found = [

@@ -18,20 +18,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from apps.fraud.control_events import (
-    ApproveChange,
-    Change,
-    Propose,
-    RejectChange,
-    ResetThreshold,
-    SetThreshold,
-    Settlement,
-    UndoChange,
-)
-from apps.fraud.currencies import MAX_AMOUNT
-from apps.fraud.desk import ALLOWED, BLOCKED
-from apps.fraud.rulebook import LANGUAGE
-from apps.fraud.scoring import DEFAULTS, THRESHOLD_NAMES
 from millrace.errors import UserError
 from millrace.rules import (
     Entry,
@@ -44,6 +30,20 @@ from millrace.rules import (
     same_person,
 )
 from millrace.rules.book import Entries, Lists
+from millrace_apps.fraud.control_events import (
+    ApproveChange,
+    Change,
+    Propose,
+    RejectChange,
+    ResetThreshold,
+    SetThreshold,
+    Settlement,
+    UndoChange,
+)
+from millrace_apps.fraud.currencies import MAX_AMOUNT
+from millrace_apps.fraud.desk import ALLOWED, BLOCKED
+from millrace_apps.fraud.rulebook import LANGUAGE
+from millrace_apps.fraud.scoring import DEFAULTS, THRESHOLD_NAMES
 
 #: What two persons may be needed for.
 COVERED: Final = ("block_rules", "approve_rules", "thresholds", "allowed", "unblock", "blocked")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from apps.fraud.desk import ALLOWED, BLOCKED
-from apps.fraud.events import Control, SetRate
-from apps.fraud.governance import Governance, Kept, Proposal, take_control
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.operations.control_topic import Book
+from millrace_apps.fraud.desk import ALLOWED, BLOCKED
+from millrace_apps.fraud.events import Control, SetRate
+from millrace_apps.fraud.governance import Governance, Kept, Proposal, take_control
+from millrace_apps.fraud.settings import FraudSettings
 
 #: Kinds of values on ``blocked`` and ``allowed``.
 _KINDS: Final = ("card", "terminal", "device", "ip", "account")
@@ -50,7 +50,7 @@ class GovernedBook(Book):
         proposals: The proposals.
 
     Example:
-        >>> from apps.fraud.control_events import ApproveChange, Propose, SetThreshold
+        >>> from millrace_apps.fraud.control_events import ApproveChange, Propose, SetThreshold
         >>> book = book_of(FraudSettings(governance={"two_person": "thresholds"}))
         >>> book.apply(Propose("p", [SetThreshold("block_score", 0.95)], "ann", 1))
         >>> book.overrides, book.proposals["p"].status

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.kinds import UNKNOWN_KIND
 from millrace.parts.lookback import Look, LookBack
 from millrace.parts.tail import Tail
+from millrace_apps.fraud.kinds import UNKNOWN_KIND
 
 DAY_MS: Final = 86_400_000
 #: The longest window.
@@ -28,7 +28,7 @@ class History(LookBack, array_like=True, dict=True):
         balance: What has come in, less what has gone out, cents.
         tail: What is older than the purchases that are kept one by one; ``None``: nothing is.
         kinds: Of a card: which of ``known`` each purchase is, a byte each; empty: all are the first.
-        known: The kinds of its purchases (see :mod:`apps.fraud.kinds`).
+        known: The kinds of its purchases (see :mod:`millrace_apps.fraud.kinds`).
     """
 
     balance: int = 0

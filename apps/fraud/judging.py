@@ -2,8 +2,8 @@
 
 A payment that passes is counted as genuine when it is decided on, and otherwise by the label that says so:
 most are never spoken of. One that is blocked is neither until a label says what it is, since nobody
-complains of it (see :mod:`apps.fraud.model.known`). What is kept of one is 15 bytes under its card, for as
-long as labels come.
+complains of it (see :mod:`millrace_apps.fraud.model.known`). What is kept of one is 15 bytes under its card,
+for as long as labels come.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.fraud.billing import billed
-from apps.fraud.events import Decision, Label
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.outcomes import STEPS, Outcome
-from apps.fraud.scorer import Observed
 from millrace.parts.lookback import link_of
+from millrace_apps.fraud.billing import billed
+from millrace_apps.fraud.events import Decision, Label
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.outcomes import STEPS, Outcome
+from millrace_apps.fraud.scorer import Observed
 
 #: Whose scores are judged, in the order in which they are kept.
 ROLES: Final = ("rules", "champion", "challenger")

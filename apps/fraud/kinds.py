@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import compress
 from typing import Any, Final, NamedTuple
 
-from apps.fraud.events import Channel, Transaction
 from millrace.parts.lookback import link_of
 from millrace.rules import Chosen, Field
+from millrace_apps.fraud.events import Channel, Transaction
 
 #: What a condition on a card's purchases can speak of.
 PURCHASE_FIELDS: Final = {

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.fraud.events import Authorisation, Label
-from apps.fraud.handbook.windows import look_at_labels
-from apps.fraud.labels import DAY_MS, FRAUD, GENUINE, LabelLog, LabelRisk, TerminalLabels
 from millrace.parts.contents import digest_of
+from millrace_apps.fraud.events import Authorisation, Label
+from millrace_apps.fraud.handbook.windows import look_at_labels
+from millrace_apps.fraud.labels import DAY_MS, FRAUD, GENUINE, LabelLog, LabelRisk, TerminalLabels
 
 #: How far back a card's labels count: transactions of so many days before.
 CARD_MEMORY_MS: Final = 90 * DAY_MS

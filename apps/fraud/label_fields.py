@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apps.fraud.labels import LabelRisk, TerminalLabels
 from millrace.rules import Field
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
 
 
 class NothingSaid:
@@ -27,7 +27,7 @@ _LABELS: Final[Mapping[str, type[LabelRisk]]] = {
     "card_labels": LabelRisk,
     "terminal_labels": TerminalLabels,
 }
-#: What their fields mean; of a run see :class:`apps.fraud.labels.LabelRisk`.
+#: What their fields mean; of a run see :class:`millrace_apps.fraud.labels.LabelRisk`.
 _SAID: Final = {
     "fraud_run": "known frauds since the last known genuine one",
     "run_first_days": "days since the first fraud of the run; 90: there is none",

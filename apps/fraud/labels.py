@@ -21,7 +21,7 @@ GENUINE: Final = 1
 FRAUD: Final = 2
 #: Nobody will say what it was: it was declined.
 DECLINED: Final = 4
-#: Added for an amount that is high by itself (see :mod:`apps.fraud.handbook.habits`).
+#: Added for an amount that is high by itself (see :mod:`millrace_apps.fraud.handbook.habits`).
 HIGH: Final = 8
 #: Added to a label that nobody knows yet.
 SEALED: Final = 16

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from apps.fraud.tokens_cli import show as show_token
 from millrace.cli.options import Bootstrap, By, Overrides, Root
+from millrace_apps.fraud.tokens_cli import show as show_token
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
 
@@ -36,13 +36,13 @@ def put(
     overrides: Overrides = None,
 ) -> None:
     """Put a value on a list; it is off again by itself. Where a second person must agree it is a proposal."""
-    from apps.fraud.changes_cli import change_or_propose, open_topic
-    from apps.fraud.governed_book import check_value
-    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms, who
     from millrace.rules import PutListEntry
     from millrace.time.durations import to_ms
     from millrace.time.moments import show_time, to_time_ms
+    from millrace_apps.fraud.changes_cli import change_or_propose, open_topic
+    from millrace_apps.fraud.governed_book import check_value
+    from millrace_apps.fraud.tokens import without_numbers
 
     check_value(name, value)
     settings, topic = open_topic(bootstrap, root, overrides)
@@ -66,10 +66,10 @@ def remove(
     overrides: Overrides = None,
 ) -> None:
     """Take a value off a list. Where a second person must agree it is a proposal."""
-    from apps.fraud.changes_cli import change_or_propose, open_topic
-    from apps.fraud.tokens import without_numbers
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RemoveListEntry
+    from millrace_apps.fraud.changes_cli import change_or_propose, open_topic
+    from millrace_apps.fraud.tokens import without_numbers
 
     settings, topic = open_topic(bootstrap, root, overrides)
     by_whom, now = who(by, settings), now_ms()
@@ -82,9 +82,9 @@ def remove(
 @app.command(epilog="Example: millrace fraud lists show")
 def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
-    from apps.fraud.changes import read
-    from apps.fraud.changes_cli import open_topic
     from millrace.time.moments import show_time
+    from millrace_apps.fraud.changes import read
+    from millrace_apps.fraud.changes_cli import open_topic
 
     _, topic = open_topic(bootstrap, root, overrides)
     for name, values in sorted(read(topic).lists.items()):

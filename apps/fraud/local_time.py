@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.fraud.events import Transaction
+from millrace_apps.fraud.events import Transaction
 
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000

@@ -41,10 +41,10 @@ def fraud_loop(
     cost is frauds that passed, looks, and genuine payments blocked. Exit code 1: something that must hold
     does not.
     """
-    from apps.fraud.loop.report import checks_of, report_of
-    from apps.fraud.loop.run import arms_of, run_arms
-    from apps.fraud.loop.world import QUICK, Size
     from millrace.console.report import print_checks, print_table
+    from millrace_apps.fraud.loop.report import checks_of, report_of
+    from millrace_apps.fraud.loop.run import arms_of, run_arms
+    from millrace_apps.fraud.loop.world import QUICK, Size
 
     arms = arms_of(control_share, genuine=genuine_blocked)
     with tempfile.TemporaryDirectory(prefix="millrace-") as place:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from apps.fraud.model.feedback import FEEDBACK_DAYS, PAYMENTS_A_DAY, FeedbackAt, Learning
 from millrace.errors import UserError
 from millrace.models.commands import (
     LABEL_DELAY,
@@ -24,18 +23,19 @@ from millrace.models.commands import (
     time_of,
 )
 from millrace.models.exports import CHALLENGER, CHAMPION
+from millrace_apps.fraud.model.feedback import FEEDBACK_DAYS, PAYMENTS_A_DAY, FeedbackAt, Learning
 
 if TYPE_CHECKING:
-    from apps.fraud.model.estimator import ModelSpec
-    from apps.fraud.model.learner import Read
-    from apps.fraud.model.training import Trained
     from millrace.models.learner import Learner
+    from millrace_apps.fraud.model.estimator import ModelSpec
+    from millrace_apps.fraud.model.learner import Read
+    from millrace_apps.fraud.model.training import Trained
 
 Capacity = Annotated[int, typer.Option(min=1, help="Payments that investigators look at in a day.")]
 
 
 def _learning() -> Learner:
-    from apps.fraud.model.learner import LEARNER
+    from millrace_apps.fraud.model.learner import LEARNER
 
     return LEARNER
 
@@ -67,9 +67,9 @@ def train(
     jobs: Annotated[int, typer.Option(min=1, help="Threads to train with.")] = 1,
 ) -> None:
     """Train a model on what was known, register it, and let it challenge the champion."""
-    from apps.fraud.model.learner import ms_of, read_tables, spec_of
-    from apps.fraud.model.training import train as train_on
     from millrace.models.tables import parse_versions
+    from millrace_apps.fraud.model.learner import ms_of, read_tables, spec_of
+    from millrace_apps.fraud.model.training import train as train_on
 
     shop = opened(_learning, model, root, registry, exports)
     spec, tables = spec_of(shop.model), shop.tables(parse_versions(table_version or ()))
@@ -94,7 +94,7 @@ def _feedback(read: Read, days: int, delay_ms: int, spec: ModelSpec) -> Feedback
     """Return what investigators had said by a time; None for recorded history: it has no sources."""
     from functools import partial
 
-    from apps.fraud.model.training import feedback_examples
+    from millrace_apps.fraud.model.training import feedback_examples
 
     if read.labels is None:
         return None
@@ -135,8 +135,8 @@ def measure(
     Both are judged on payments after their training by the features that were stored when these came, so the
     challenger's scores are those that it would have given.
     """
-    from apps.fraud.model.learner import EVER, ms_of, read_tables
-    from apps.fraud.model.monitor import METRICS_TABLE, days_of, standing, write
+    from millrace_apps.fraud.model.learner import EVER, ms_of, read_tables
+    from millrace_apps.fraud.model.monitor import METRICS_TABLE, days_of, standing, write
 
     shop = opened(_learning, model, root, registry, exports)
     read = read_tables(shop.model, shop.tables())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from apps.fraud.entity_stages import stages
-from apps.fraud.judging import WATCHED
-from apps.fraud.model.prequential import PrequentialMetrics
-from apps.fraud.settings import FraudSettings
 from millrace.topology import Input, Topology, Upsert, read
+from millrace_apps.fraud.entity_stages import stages
+from millrace_apps.fraud.judging import WATCHED
+from millrace_apps.fraud.model.prequential import PrequentialMetrics
+from millrace_apps.fraud.settings import FraudSettings
 
 if TYPE_CHECKING:
-    from apps.fraud.scorer import Scorer
+    from millrace_apps.fraud.scorer import Scorer
 
 
 def topology(settings: FraudSettings) -> Topology:
@@ -100,7 +100,7 @@ def _models(settings: FraudSettings) -> tuple[Scorer | None, Scorer | None]:
     model = settings.model
     if (folder := settings.exports) is None:
         return None, None
-    from apps.fraud.model.live import StreamScorer
     from millrace.models.exports import CHALLENGER
+    from millrace_apps.fraud.model.live import StreamScorer
 
     return StreamScorer(folder, name=model.name), StreamScorer(folder, CHALLENGER, model.name)

@@ -7,43 +7,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from apps.fraud.authorised import CardSteps, Step
-from apps.fraud.billing import billed, cents_of, in_currency
-from apps.fraud.card import DAY_MS, Account, Recent
-from apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.currencies import Rate, put_rate
-from apps.fraud.events import (
-    Authorisation,
-    CardErasure,
-    Correction,
-    Decision,
-    Erased,
-    Label,
-    LateTransaction,
-    SetRate,
-    Transaction,
-)
-from apps.fraud.fates import Fates, change_of, counts_at
-from apps.fraud.features import observe
-from apps.fraud.geo import Place
-from apps.fraud.governance import UnknownThreshold
-from apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
-from apps.fraud.known_labels import CardWords, Word
-from apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
-from apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view
-from apps.fraud.scorer import Observed, new_observed
-from apps.fraud.scoring import action_for, assess, thresholds_with
-from apps.fraud.stages import (
-    Enriched,
-    Forgotten,
-    Labelled,
-    Passed,
-    Responded,
-    Stage,
-)
-from apps.fraud.window_functions import without_amounts
-from apps.fraud.windows import CardWindows
 from millrace import (
     Context,
     KeyedProcess,
@@ -56,6 +19,43 @@ from millrace import (
 )
 from millrace.parts.contents import digest_of
 from millrace.parts.lookback import Look
+from millrace_apps.fraud.authorised import CardSteps, Step
+from millrace_apps.fraud.billing import billed, cents_of, in_currency
+from millrace_apps.fraud.card import DAY_MS, Account, Recent
+from millrace_apps.fraud.card_history import NOBODY, CardLook, card_features, counted, links_of, moved
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.currencies import Rate, put_rate
+from millrace_apps.fraud.events import (
+    Authorisation,
+    CardErasure,
+    Correction,
+    Decision,
+    Erased,
+    Label,
+    LateTransaction,
+    SetRate,
+    Transaction,
+)
+from millrace_apps.fraud.fates import Fates, change_of, counts_at
+from millrace_apps.fraud.features import observe
+from millrace_apps.fraud.geo import Place
+from millrace_apps.fraud.governance import UnknownThreshold
+from millrace_apps.fraud.history import HORIZON_MS, MAX_KEPT_OF_CARD, History
+from millrace_apps.fraud.known_labels import CardWords, Word
+from millrace_apps.fraud.profile import HALF_LIFE_DAYS, Change, Profile, begun, restated
+from millrace_apps.fraud.rulebook import NO_WINDOWS, Windows, rules_view
+from millrace_apps.fraud.scorer import Observed, new_observed
+from millrace_apps.fraud.scoring import action_for, assess, thresholds_with
+from millrace_apps.fraud.stages import (
+    Enriched,
+    Forgotten,
+    Labelled,
+    Passed,
+    Responded,
+    Stage,
+)
+from millrace_apps.fraud.window_functions import without_amounts
+from millrace_apps.fraud.windows import CardWindows
 
 __all__ = ["CardMonitor", "CardStage", "UnknownThreshold"]
 
@@ -72,7 +72,7 @@ class _Cards(Stage):
     passed, and it changes no feature; ``corrections`` says what it would have been.
 
     A label has the time of its transaction, so it never moves the clock; it is in force from the time on at
-    which it became known (see :mod:`apps.fraud.known_labels`). So has an authorisation.
+    which it became known (see :mod:`millrace_apps.fraud.known_labels`). So has an authorisation.
     """
 
     # A decision cannot wait for the watermark. The topic's key is the card, so a partition brings a

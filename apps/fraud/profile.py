@@ -2,8 +2,8 @@
 
 Money is whole cents and every total an exact integer that does not depend on order, so a result never
 depends on how a stream was cut into batches. Purchases count the less the older they are
-(:mod:`apps.fraud.decay`), one extreme purchase counts as a large one, and what was declined, paid back or
-found to be a fraud does not count (see :mod:`apps.fraud.process`).
+(:mod:`millrace_apps.fraud.decay`), one extreme purchase counts as a large one, and what was declined, paid
+back or found to be a fraud does not count (see :mod:`millrace_apps.fraud.process`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.amounts import MIDDLES, SMALL_CENTS, SMALL_SHARE, bucket_of
-from apps.fraud.card import Account
-from apps.fraud.decay import DAY_MS, SPANS, decay_of
-from apps.fraud.totals import HALF, Totals, carried
 from millrace.parts.lookback import link_of
+from millrace_apps.fraud.amounts import MIDDLES, SMALL_CENTS, SMALL_SHARE, bucket_of
+from millrace_apps.fraud.card import Account
+from millrace_apps.fraud.decay import DAY_MS, SPANS, decay_of
+from millrace_apps.fraud.totals import HALF, Totals, carried
 
 #: A purchase that is so many times the median, and more, counts as if it were so many times: in buckets,
 #: of which there are eight to every doubling.
@@ -67,7 +67,7 @@ class Profile(Totals):
         half_life: Half-life of the weights, days; 0: there are none yet.
         span: The newest span.
         older: Sums of the spans before it, the newest first, each weighted by itself; the last of
-            :data:`apps.fraud.decay.SPANS` of them does not count any more.
+            :data:`millrace_apps.fraud.decay.SPANS` of them does not count any more.
         waiting: What becomes known of payments and is not in force for all yet, in order of its time.
         excluded: Purchases of the last weeks that do not count: time (ms), cents and link of each, in order.
     """

@@ -10,8 +10,8 @@ import typer
 from millrace.cli.options import Bootstrap, By, Overrides, Root
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.fraud.settings import FraudSettings
 
 app = typer.Typer(no_args_is_help=True, help="Rates of currencies, for payments whose issuer names none.")
 
@@ -34,9 +34,9 @@ def set_(
 
     For example: millrace fraud rates set USD 0.92 --from 2026-01-12
     """
-    from apps.fraud.events import SetRate
     from millrace.operations.sending import now_ms, who
     from millrace.time.moments import show_time, to_time_ms
+    from millrace_apps.fraud.events import SetRate
 
     settings, topic = _topic(bootstrap, root, overrides)
     name = who(by, settings)
@@ -49,8 +49,8 @@ def set_(
 @app.command("list", epilog="Example: millrace fraud rates list")
 def list_(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
     """The rates, by the control topic: from when on, and who said so."""
-    from apps.fraud.events import SetRate
     from millrace.time.moments import show_time
+    from millrace_apps.fraud.events import SetRate
 
     settings, topic = _topic(bootstrap, root, overrides)
     said = (one.event for one in topic.read().said if isinstance(one.event, SetRate))
@@ -63,10 +63,10 @@ def list_(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides =
 def _topic(
     bootstrap: str | None, root: Path | None, overrides: list[str] | None
 ) -> tuple[FraudSettings, ControlTopic]:
-    from apps.fraud.app_rules import RULES
-    from apps.fraud.settings import FraudSettings
     from millrace.operations.control_topic import ControlTopic
     from millrace.runtime.commands import command_settings
+    from millrace_apps.fraud.app_rules import RULES
+    from millrace_apps.fraud.settings import FraudSettings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
     return settings, ControlTopic(RULES, settings)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from apps.fraud.billing import billed
-from apps.fraud.events import Reason, Transaction
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.scoring import WEIGHTS, Thresholds
+from millrace_apps.fraud.billing import billed
+from millrace_apps.fraud.events import Reason, Transaction
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.scoring import WEIGHTS, Thresholds
 
 #: An alert has at least so many reasons.
 LEAST: Final = 3

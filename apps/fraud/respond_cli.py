@@ -15,9 +15,9 @@ def respond(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides
 
     Example: millrace fraud respond --bootstrap 127.0.0.1:9092 --root var/fraud
     """
-    from apps.fraud.responding import respond as tell
-    from apps.fraud.settings import FraudSettings
     from millrace.runtime.commands import command_settings
+    from millrace_apps.fraud.responding import respond as tell
+    from millrace_apps.fraud.settings import FraudSettings
 
     settings = command_settings(FraudSettings, "fraud", bootstrap=bootstrap, root=root, overrides=overrides)
     sent = tell(settings)

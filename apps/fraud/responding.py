@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from apps.fraud.events import Authorisation
 from millrace.errors import UserError
+from millrace_apps.fraud.events import Authorisation
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.settings import FraudSettings
 
 #: What the identities of these authorisations begin with.
 OURS: Final = "blocked-"

@@ -7,16 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from apps.fraud.billing import billed
-from apps.fraud.events import Transaction
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.history import HORIZON_MS
-from apps.fraud.kinds import PURCHASE_FIELDS, TOLD_APART
-from apps.fraud.label_fields import NOTHING_SAID, TERMINAL_LABELS, NothingSaid, label_fields
-from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.local_time import hour_of, weekday_of
-from apps.fraud.window_functions import ENTITIES, PAIRS, Asked, asked, chosen_of, entity_of
 from millrace.parts.lookback import Look
 from millrace.rules import (
     Constant,
@@ -34,6 +24,16 @@ from millrace.rules import (
     listed,
     view_of,
 )
+from millrace_apps.fraud.billing import billed
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.history import HORIZON_MS
+from millrace_apps.fraud.kinds import PURCHASE_FIELDS, TOLD_APART
+from millrace_apps.fraud.label_fields import NOTHING_SAID, TERMINAL_LABELS, NothingSaid, label_fields
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.local_time import hour_of, weekday_of
+from millrace_apps.fraud.window_functions import ENTITIES, PAIRS, Asked, asked, chosen_of, entity_of
 
 _SMALLEST_BEFORE: Final = "smallest_before"
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from apps.fraud.events import Transaction
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
 
 
 class Observed(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.events import Action, Reason
-from apps.fraud.features import LARGE_TIMES, Features
+from millrace_apps.fraud.events import Action, Reason
+from millrace_apps.fraud.features import LARGE_TIMES, Features
 
 #: How much each reason adds: the score is 1 - Π(1 - weight).
 WEIGHTS: Final[dict[str, float]] = {

@@ -51,13 +51,13 @@ def serve(
     curl -H "Authorization: Bearer $(cat token)" -H "Content-Type: application/json" -d @payment.json
     localhost:8701/v1/decide
     """
-    from apps.fraud.app import app as fraud
-    from apps.fraud.serving_app import decider_of
     from millrace.serving.following import keeping_up
     from millrace.serving.gate import RateLimit
     from millrace.serving.questions import questions_of
     from millrace.serving.running import log_to_stderr, run, settings_of, token_of
     from millrace.serving.server import Server
+    from millrace_apps.fraud.app import app as fraud
+    from millrace_apps.fraud.serving_app import decider_of
 
     settings = settings_of(fraud, config, overrides or (), root)
     token = token_of(token_file)
@@ -93,12 +93,12 @@ def send_on(
     """
     import time
 
-    from apps.fraud.app import app as fraud
-    from apps.fraud.served import JOURNAL
-    from apps.fraud.serving_app import to_broker
     from millrace.errors import UserError
     from millrace.serving.outbox import Outbox
     from millrace.serving.running import settings_of
+    from millrace_apps.fraud.app import app as fraud
+    from millrace_apps.fraud.served import JOURNAL
+    from millrace_apps.fraud.serving_app import to_broker
 
     settings = settings_of(fraud, config, overrides or (), root)
     folder = settings.storage.local_root
@@ -127,11 +127,11 @@ def compare(
     """
     import json
 
-    from apps.fraud.app import app as fraud
-    from apps.fraud.served import JOURNAL, TABLE, compared, decisions_of, write_differences
     from millrace.errors import UserError
     from millrace.serving.journal import read_journal
     from millrace.serving.running import settings_of
+    from millrace_apps.fraud.app import app as fraud
+    from millrace_apps.fraud.served import JOURNAL, TABLE, compared, decisions_of, write_differences
 
     settings = settings_of(fraud, config, overrides or (), root)
     folder = settings.storage.local_root

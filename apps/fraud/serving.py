@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.fraud.events import Transaction
 from millrace.dead_letters import NOT_JSON
 from millrace.host.rows import Emission
 from millrace.serving.ahead import AheadOfQuery, Seen
@@ -29,6 +28,7 @@ from millrace.serving.outbox import Kept
 from millrace.serving.server import Answer
 from millrace.topology import Topology
 from millrace.topology.sinks import each_table, table_name
+from millrace_apps.fraud.events import Transaction
 
 _log = logging.getLogger("millrace.serving")
 

@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from apps.fraud.app import app, masking
-from apps.fraud.served import JOURNAL
-from apps.fraud.serving import INPUT, Decider, WhenDown
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.plans import settled
@@ -21,6 +17,10 @@ from millrace.serving.outbox import Outbox
 from millrace.serving.running import checkpoint_of
 from millrace.time.durations import to_ms
 from millrace.topology import Topology
+from millrace_apps.fraud.app import app, masking
+from millrace_apps.fraud.served import JOURNAL
+from millrace_apps.fraud.serving import INPUT, Decider, WhenDown
+from millrace_apps.fraud.settings import FraudSettings
 
 #: How long a payment is sent again where answers do not wait for the broker, seconds.
 _KEEP_TRYING_S = 900.0

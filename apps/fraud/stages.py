@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.desk import decide
-from apps.fraud.events import Alert, Authorisation, Control, Decision, Label, SetRate, Transaction
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.governance import Governance, Kept, Proposal, take_control
-from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.rulebook import Rules, rules_view
-from apps.fraud.scorer import Observed, Scorer
-from apps.fraud.scoring import thresholds_with
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, side_output
 from millrace.rules import Entry
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.desk import decide
+from millrace_apps.fraud.events import Alert, Authorisation, Control, Decision, Label, SetRate, Transaction
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.governance import Governance, Kept, Proposal, take_control
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.rulebook import Rules, rules_view
+from millrace_apps.fraud.scorer import Observed, Scorer
+from millrace_apps.fraud.scoring import thresholds_with
 
 Scored = tuple[float, str] | None
 

@@ -12,7 +12,7 @@ from millrace.privacy.masking import Masker
 from millrace.privacy.records import CardNumbers
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.settings import FraudSettings
 
 #: Place of the key that is made at the first start, under ``storage.root``.
 _MADE: Final = ("privacy", "token.keys")

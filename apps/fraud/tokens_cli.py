@@ -11,7 +11,7 @@ import typer
 from millrace.cli.options import Overrides, Root
 
 if TYPE_CHECKING:
-    from apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.settings import FraudSettings
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of card numbers, and their keys.")
 
@@ -72,10 +72,10 @@ def show(
 
 
 def _where(root: Path | None, overrides: list[str] | None) -> tuple[FraudSettings, Path]:
-    from apps.fraud.settings import FraudSettings
-    from apps.fraud.tokens import key_file
     from millrace.errors import UserError
     from millrace.runtime.commands import command_settings
+    from millrace_apps.fraud.settings import FraudSettings
+    from millrace_apps.fraud.tokens import key_file
 
     settings = command_settings(FraudSettings, "fraud", root=root, overrides=overrides)
     path = key_file(settings)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from apps.fraud.amounts import SMALL_CENTS, bucket_of
+from millrace_apps.fraud.amounts import SMALL_CENTS, bucket_of
 
 # Squares of cents, and sums of weighted ones, outgrow the 64 bits of a stored integer: they are kept in two.
 HALF: Final = 1 << 60
@@ -26,7 +26,8 @@ class Totals(msgspec.Struct, array_like=True, gc=False):
         small_squares: The sum of their squares.
         big_count: How many are above ``SMALL_CENTS``.
         first_bucket: Bucket of ``buckets[0]``.
-        buckets: Weights of those above ``SMALL_CENTS`` by amount (see :func:`apps.fraud.amounts.bucket_of`).
+        buckets: Weights of those above ``SMALL_CENTS`` by amount (see
+            :func:`millrace_apps.fraud.amounts.bucket_of`).
     """
 
     count: int = 0

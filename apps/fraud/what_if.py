@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.fraud.backtest import read_table
-from apps.fraud.billing import worths
-from apps.fraud.control_events import Change
-from apps.fraud.desk import ALLOWED, BLOCKED, FEATURES_VERSION
-from apps.fraud.features import Features
-from apps.fraud.governance import Kept, try_changes
-from apps.fraud.reasons import entity_reasons, score_of
-from apps.fraud.scoring import Thresholds, own_reasons, thresholds_with
+from millrace_apps.fraud.backtest import read_table
+from millrace_apps.fraud.billing import worths
+from millrace_apps.fraud.control_events import Change
+from millrace_apps.fraud.desk import ALLOWED, BLOCKED, FEATURES_VERSION
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.governance import Kept, try_changes
+from millrace_apps.fraud.reasons import entity_reasons, score_of
+from millrace_apps.fraud.scoring import Thresholds, own_reasons, thresholds_with
 
 if TYPE_CHECKING:
     import pyarrow as pa

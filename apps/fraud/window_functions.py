@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from apps.fraud.card_history import DEVICES, IPS, TERMINALS
-from apps.fraud.events import Transaction
-from apps.fraud.kinds import TOLD_APART, of_chosen, of_different
 from millrace.parts.lookback import Look, link_of
 from millrace.rules import Chosen, Use
+from millrace_apps.fraud.card_history import DEVICES, IPS, TERMINALS
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.kinds import TOLD_APART, of_chosen, of_different
 
 #: Entities that have a stage of their own beside the card's: name → field of the transaction.
 ENTITIES: Final[Mapping[str, str]] = {

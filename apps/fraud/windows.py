@@ -2,8 +2,8 @@
 
 Each by itself searches where its window begins. Thirty of them have few lengths between them: from the
 longest to the shortest each search goes on where the last one ended, and from the shortest to the longest
-the largest and the smallest purchase go on from the last window's. What :func:`apps.fraud.rulebook.asked`
-gives for one use is what is found here, to the last bit.
+the largest and the smallest purchase go on from the last window's. What
+:func:`millrace_apps.fraud.rulebook.asked` gives for one use is what is found here, to the last bit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from apps.fraud.events import Transaction
-from apps.fraud.rulebook import Windows, text_of
-from apps.fraud.window_functions import PAIRS, asked, chosen_of, entity_of
 from millrace.parts.lookback import Look
 from millrace.rules import Use
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.rulebook import Windows, text_of
+from millrace_apps.fraud.window_functions import PAIRS, asked, chosen_of, entity_of
 
 Values = list[float | None]
 _Part = Callable[[Look, list[int], int], Values]
@@ -33,7 +33,7 @@ class Plan:
         texts: Their texts.
 
     Example:
-        >>> from apps.fraud.history import History
+        >>> from millrace_apps.fraud.history import History
         >>> history = History(since=0)
         >>> history.add(60_000, 700, ())
         >>> plan = Plan([Use("sum", ("amount", "card", 60_000)), Use("count", ("card", 120_000))])

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from apps.iot_maintenance.watch import Monitoring, Watch
 from millrace import Context, map_state, minutes, side_output
 from millrace.operators import novelty
 from millrace.operators.anomaly import Novelty, NoveltyState, Why
+from millrace_apps.iot_maintenance.watch import Monitoring, Watch
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.events import Reading
+    from millrace_apps.iot_maintenance.events import Reading
 
 
 @dataclass(frozen=True)

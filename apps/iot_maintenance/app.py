@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.anomalies import PointScore
-from apps.iot_maintenance.assets import Notice
-from apps.iot_maintenance.clocks import ClockOffset
-from apps.iot_maintenance.events import (
+from millrace.rules import RuleEvent
+from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.anomalies import PointScore
+from millrace_apps.iot_maintenance.assets import Notice
+from millrace_apps.iot_maintenance.clocks import ClockOffset
+from millrace_apps.iot_maintenance.events import (
     DATED_BY_HAND,
     Action,
     Equipment,
@@ -20,16 +22,14 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.forecasts import PointForecast
-from apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
-from apps.iot_maintenance.machine_health import MachineHealth
-from apps.iot_maintenance.orders import WorkOrder
-from apps.iot_maintenance.plant import AssetHealth
-from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
-from apps.iot_maintenance.settings import IotSettings
-from apps.iot_maintenance.windows import AlarmKpi
-from millrace.rules import RuleEvent
-from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.iot_maintenance.forecasts import PointForecast
+from millrace_apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
+from millrace_apps.iot_maintenance.machine_health import MachineHealth
+from millrace_apps.iot_maintenance.orders import WorkOrder
+from millrace_apps.iot_maintenance.plant import AssetHealth
+from millrace_apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.settings import IotSettings
+from millrace_apps.iot_maintenance.windows import AlarmKpi
 
 if TYPE_CHECKING:
     from millrace.topology import Topology
@@ -59,8 +59,8 @@ def topics(settings: IotSettings) -> Topics:
 
 
 def topology(settings: IotSettings) -> Topology:
-    """Return the app's topology (see :func:`apps.iot_maintenance.pipeline.topology`)."""
-    from apps.iot_maintenance.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.iot_maintenance.pipeline.topology`)."""
+    from millrace_apps.iot_maintenance.pipeline import topology as wired
 
     return wired(settings)
 
@@ -83,12 +83,12 @@ app = App(
     settings=IotSettings,
     topology=topology,
     topics=topics,
-    demo="apps.iot_maintenance.demo:spec",
-    dashboard="apps.iot_maintenance.dashboard:page",
+    demo="millrace_apps.iot_maintenance.demo:spec",
+    dashboard="millrace_apps.iot_maintenance.dashboard:page",
     begin=begin,
-    models="apps.iot_maintenance.foresight.model_cli:app",
-    evaluate="apps.iot_maintenance.evaluate_cli:app",
-    rules="apps.iot_maintenance.app_rules:RULES",
+    models="millrace_apps.iot_maintenance.foresight.model_cli:app",
+    evaluate="millrace_apps.iot_maintenance.evaluate_cli:app",
+    rules="millrace_apps.iot_maintenance.app_rules:RULES",
     contracts={
         "reading.v3": Reading,
         "status.v3": Status,

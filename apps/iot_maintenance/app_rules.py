@@ -9,16 +9,16 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from apps.iot_maintenance.alarms.book import read_rules
-from apps.iot_maintenance.alarms.language import language
-from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language, read_rule
-from apps.iot_maintenance.backtest import Report, backtest, read_table
-from apps.iot_maintenance.foresight.past import read_foreseen
-from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules, History, WhatIf
 from millrace.rules import Rule, RuleEvent
 from millrace.time import ms
+from millrace_apps.iot_maintenance.alarms.book import read_rules
+from millrace_apps.iot_maintenance.alarms.language import language
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language, read_rule
+from millrace_apps.iot_maintenance.backtest import Report, backtest, read_table
+from millrace_apps.iot_maintenance.foresight.past import read_foreseen
+from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
 _COLUMNS: Final = ("rule", "alarms", "a day", "machines", "floods", "most in 10 min")
 _SOURCES: Final = ("reading", "machine", "error")

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from apps.iot_maintenance.events import Equipment
+from millrace_apps.iot_maintenance.events import Equipment
 
 #: Between the levels of a name: ``p01-l02-m003`` is a machine of line ``p01-l02`` in plant ``p01``.
 SEPARATOR: Final = "-"

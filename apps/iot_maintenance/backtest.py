@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.language import FORESIGHT
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule
-from apps.iot_maintenance.events import Equipment, Maintenance, Reading, Status
-from apps.iot_maintenance.foresight.alarming import Ruling
-from apps.iot_maintenance.foresight.past import Foreseen, PastForesight, seen
-from apps.iot_maintenance.process import MachineMonitor, Monitoring
-from apps.iot_maintenance.signals import as_row
-from apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 from millrace.errors import UserError
 from millrace.host.memory import MemoryHost
+from millrace_apps.iot_maintenance.alarms.language import FORESIGHT
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
+from millrace_apps.iot_maintenance.events import Equipment, Maintenance, Reading, Status
+from millrace_apps.iot_maintenance.foresight.alarming import Ruling
+from millrace_apps.iot_maintenance.foresight.past import Foreseen, PastForesight, seen
+from millrace_apps.iot_maintenance.process import MachineMonitor, Monitoring
+from millrace_apps.iot_maintenance.signals import as_row
+from millrace_apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa

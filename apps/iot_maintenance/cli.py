@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from apps.iot_maintenance.cli_rows import print_rows, utc
-from apps.iot_maintenance.events import Verb
-from apps.iot_maintenance.health_cli import app as health
-from apps.iot_maintenance.notify_cli import notify
-from apps.iot_maintenance.orders_cli import orders
-from apps.iot_maintenance.register_cli import register
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 from millrace.cli.rules import commands_of
+from millrace_apps.iot_maintenance.cli_rows import print_rows, utc
+from millrace_apps.iot_maintenance.events import Verb
+from millrace_apps.iot_maintenance.health_cli import app as health
+from millrace_apps.iot_maintenance.notify_cli import notify
+from millrace_apps.iot_maintenance.orders_cli import orders
+from millrace_apps.iot_maintenance.register_cli import register
 
 app = typer.Typer(no_args_is_help=True, help="Machines: alarms, rules, devices.")
 alarms = typer.Typer(no_args_is_help=True, help="Alarms: list them, and act on them.")
@@ -44,8 +44,8 @@ def list_alarms(
     overrides: Overrides = None,
 ) -> None:
     """The alarms that matter now: active, or to be acknowledged, confirmed or reset."""
-    from apps.iot_maintenance.alarms.rule import SEVERITIES
-    from apps.iot_maintenance.operating import read_table, settings_of
+    from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+    from millrace_apps.iot_maintenance.operating import read_table, settings_of
 
     rows = [
         row
@@ -74,7 +74,7 @@ def history(
     overrides: Overrides = None,
 ) -> None:
     """What happened to an alarm."""
-    from apps.iot_maintenance.operating import read_table, settings_of
+    from millrace_apps.iot_maintenance.operating import read_table, settings_of
 
     rows = [
         r for r in read_table(settings_of(None, root, overrides), "alarm_history") if r["alarm_id"] == alarm
@@ -105,10 +105,10 @@ def _act(
     overrides: list[str] | None,
 ) -> None:
     """Send an action on an alarm."""
-    from apps.iot_maintenance.operating import action_on, send_action, settings_of
     from millrace.operations.sending import who
     from millrace.time.durations import to_ms
     from millrace.time.moments import to_time_ms
+    from millrace_apps.iot_maintenance.operating import action_on, send_action, settings_of
 
     settings = settings_of(bootstrap, root, overrides)
     action = action_on(
@@ -206,7 +206,7 @@ def devices(
     overrides: Overrides = None,
 ) -> None:
     """Sensors, machines and gateways that have fallen silent or come back, as last told."""
-    from apps.iot_maintenance.operating import read_table, settings_of
+    from millrace_apps.iot_maintenance.operating import read_table, settings_of
 
     last: dict[str, dict[str, Any]] = {}
     for row in read_table(settings_of(None, root, overrides), "liveness"):

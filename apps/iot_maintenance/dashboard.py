@@ -6,19 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from apps.iot_maintenance import dashboard_fleet, dashboard_foresight, dashboard_work
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.dashboard_data import (
-    STATES,
-    Row,
-    alarm_windows,
-    alarms,
-    shifts,
-    silent,
-    state_of,
-)
-from apps.iot_maintenance.dashboard_machine import asset
-from apps.iot_maintenance.windows import FLOOD
 from millrace.dashboard.common_panels import rate_now
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage, Detail, Panel
@@ -38,6 +25,19 @@ from millrace.dashboard.views import (
     View,
 )
 from millrace.parts.top import best
+from millrace_apps.iot_maintenance import dashboard_fleet, dashboard_foresight, dashboard_work
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.dashboard_data import (
+    STATES,
+    Row,
+    alarm_windows,
+    alarms,
+    shifts,
+    silent,
+    state_of,
+)
+from millrace_apps.iot_maintenance.dashboard_machine import asset
+from millrace_apps.iot_maintenance.windows import FLOOD
 
 #: Severity, or health of an asset → how its row is meant.
 TONES: Final[dict[str, Tone]] = {

@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
-from apps.iot_maintenance.dashboard_data import Row, alarms
-from apps.iot_maintenance.dashboard_fleet import UNUSUAL, crossings, merged
-from apps.iot_maintenance.dashboard_limits import limits_of
-from apps.iot_maintenance.dashboard_work import order_offers
-from apps.iot_maintenance.orders import open_orders_of, orders_over
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict
 from millrace.dashboard.views import (
@@ -26,6 +20,12 @@ from millrace.dashboard.views import (
     Titled,
     Tone,
 )
+from millrace_apps.iot_maintenance.assets import point_of, quantity_of, subject_of
+from millrace_apps.iot_maintenance.dashboard_data import Row, alarms
+from millrace_apps.iot_maintenance.dashboard_fleet import UNUSUAL, crossings, merged
+from millrace_apps.iot_maintenance.dashboard_limits import limits_of
+from millrace_apps.iot_maintenance.dashboard_work import order_offers
+from millrace_apps.iot_maintenance.orders import open_orders_of, orders_over
 
 _HOUR_MS: Final = 3_600_000
 _ROWS: Final = 2_000

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.windows import DAY_MS, WINDOW_MS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict, ratio
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.windows import DAY_MS, WINDOW_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.dashboard_data import Row, alarms
-from apps.iot_maintenance.orders import open_orders_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Bar, Bars, Cell, Column, Offer, Tone, View
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.dashboard_data import Row, alarms
+from millrace_apps.iot_maintenance.orders import open_orders_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.iot_maintenance.dashboard_fleet import crossings, fleet, life_text, merged, order_text
-from apps.iot_maintenance.dashboard_work import order_offers
-from apps.iot_maintenance.orders import open_orders_of, orders_over
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, Tone, View
+from millrace_apps.iot_maintenance.dashboard_fleet import crossings, fleet, life_text, merged, order_text
+from millrace_apps.iot_maintenance.dashboard_work import order_offers
+from millrace_apps.iot_maintenance.orders import open_orders_of, orders_over
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.book import RuleBook, read_rules
-from apps.iot_maintenance.assets import quantity_of, subject_of
-from apps.iot_maintenance.dashboard_data import Row
-from apps.iot_maintenance.events import Equipment
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict
 from millrace.errors import UserError
 from millrace.rules import syntax
 from millrace.rules.errors import RuleError
 from millrace.rules.parser import parse
+from millrace_apps.iot_maintenance.alarms.book import RuleBook, read_rules
+from millrace_apps.iot_maintenance.assets import quantity_of, subject_of
+from millrace_apps.iot_maintenance.dashboard_data import Row
+from millrace_apps.iot_maintenance.events import Equipment
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.alarms.rule import AlarmRule
+    from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
 
 #: What a limit is of, in expressions.
 _OF_VALUES: Final = frozenset({"mean", "lowest", "highest"})
@@ -86,8 +86,8 @@ def _rules(path: Path) -> tuple[AlarmRule, ...]:
 
 
 def _published(data: AppData, defaults: tuple[AlarmRule, ...]) -> RuleBook:
-    from apps.iot_maintenance.app_rules import RULES
     from millrace.operations.control_topic import ControlTopic
+    from millrace_apps.iot_maintenance.app_rules import RULES
 
     return RuleBook(defaults, ControlTopic(RULES, data.settings).read().rules.items())
 

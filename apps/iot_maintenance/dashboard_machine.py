@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apps.iot_maintenance import dashboard_ahead, dashboard_work
-from apps.iot_maintenance.dashboard_data import Row, alarms, state_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
 from millrace.dashboard.values import as_dict, bounded
 from millrace.dashboard.views import Cell, Column, Kind, Number, Numbers, Titled
+from millrace_apps.iot_maintenance import dashboard_ahead, dashboard_work
+from millrace_apps.iot_maintenance.dashboard_data import Row, alarms, state_of
 
 _READINGS: Final = 2_000
 _MOST_ALARMS: Final = 50

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from apps.iot_maintenance.dashboard_data import Row, alarms
-from apps.iot_maintenance.events import Verb
-from apps.iot_maintenance.operating import action_on, cancel_of, events_clock, plan_of, send_action
-from apps.iot_maintenance.orders import OPEN
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field
 from millrace.dashboard.views import Offer
 from millrace.errors import UserError
 from millrace.time.durations import to_ms
 from millrace.time.moments import to_time_ms
+from millrace_apps.iot_maintenance.dashboard_data import Row, alarms
+from millrace_apps.iot_maintenance.events import Verb
+from millrace_apps.iot_maintenance.operating import action_on, cancel_of, events_clock, plan_of, send_action
+from millrace_apps.iot_maintenance.orders import OPEN
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.events import Action as Act
-    from apps.iot_maintenance.settings import IotSettings
+    from millrace_apps.iot_maintenance.events import Action as Act
+    from millrace_apps.iot_maintenance.settings import IotSettings
 
 _OTHERS: Final = {
     "confirm": "confirm: what was acknowledged has been dealt with",

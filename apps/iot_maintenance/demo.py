@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance import demo_causes, demo_foreseen
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.quality import LEARN
-from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
 from millrace.time import NEVER, ms
+from millrace_apps.iot_maintenance import demo_causes, demo_foreseen
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.quality import LEARN
+from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
 #: Shares of what happened that must be found: of silences; of all sensor faults, and of those of one kind.
 #: In 24 worlds (six seeds, four hours of the day) it was at least 89 % of all, and 60 % of a kind.

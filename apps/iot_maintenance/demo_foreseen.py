@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from apps.iot_maintenance.demo_causes import AFTER_MS, Degradation, degradations, enough, exceedances
 from millrace.console.report import Check, same
 from millrace.testing.world_ledger import WorldTruth
+from millrace_apps.iot_maintenance.demo_causes import AFTER_MS, Degradation, degradations, enough, exceedances
 
 #: Least share of unusual values that must have a cause, of failures that must be preceded by some, and how
 #: many times as often as by chance values must be unusual on the way to a failure. In 16 worlds (eight seeds,

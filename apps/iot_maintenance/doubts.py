@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from apps.iot_maintenance.assets import What
+from millrace_apps.iot_maintenance.assets import What
 
 #: So many things of a kind are doubted of one asset.
 MOST: Final = 64

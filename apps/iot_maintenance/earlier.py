@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apps.iot_maintenance.watch import LIVE, WATCH
-from apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 from millrace.state.conversion import Conversion, EarlierEntry
 from millrace.state.layout import TimerRecord
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.watch import LIVE, WATCH
+from millrace_apps.iot_maintenance.windows import DAY_MS, FLOOD, WINDOW_MS
 
 
 def _machine(entry: EarlierEntry) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from apps.iot_maintenance.evaluation.stream import Engine
 from millrace.errors import UserError
 from millrace.operations.report import write
 from millrace.time.durations import to_ms
+from millrace_apps.iot_maintenance.evaluation.stream import Engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def azure_join(
     engine: EngineOption = "spark",
 ) -> None:
     """The latest status as of event time, compared with merge_asof: Azure predictive maintenance."""
-    from apps.iot_maintenance.evaluation.azure import evaluate
+    from millrace_apps.iot_maintenance.evaluation.azure import evaluate
 
     chosen = _engine(engine)
     grace_ms = to_ms(grace)
@@ -71,7 +71,7 @@ def cmapss(
     engine: EngineOption = "spark",
 ) -> None:
     """Remaining life of engines, streamed cycle by cycle: NASA's C-MAPSS."""
-    from apps.iot_maintenance.evaluation.cmapss import evaluate
+    from millrace_apps.iot_maintenance.evaluation.cmapss import evaluate
 
     chosen = _engine(engine)
     with _progress("cmapss") as told:
@@ -99,7 +99,7 @@ def azure_pdm(
     engine: EngineOption = "spark",
 ) -> None:
     """Failures within 24 hours by the app's own join of all streams: Azure predictive maintenance."""
-    from apps.iot_maintenance.evaluation.azure_pdm import Split, evaluate
+    from millrace_apps.iot_maintenance.evaluation.azure_pdm import Split, evaluate
 
     split = Split.of(folds, train_until, test_from, to_ms(gap))
     chosen = _engine(engine)
@@ -117,7 +117,7 @@ def ai4i(
     engine: EngineOption = "spark",
 ) -> None:
     """The documented failure rules as alarm expressions: AI4I 2020."""
-    from apps.iot_maintenance.evaluation.ai4i import evaluate
+    from millrace_apps.iot_maintenance.evaluation.ai4i import evaluate
 
     chosen = _engine(engine)
     with _progress("ai4i") as told:
@@ -143,7 +143,7 @@ def alarms(
     engine: EngineOption = "spark",
 ) -> None:
     """Dead-band and delays against the bare threshold: Numenta Anomaly Benchmark."""
-    from apps.iot_maintenance.evaluation.nab import evaluate
+    from millrace_apps.iot_maintenance.evaluation.nab import evaluate
 
     chosen = _engine(engine)
     files = [
@@ -183,7 +183,7 @@ def nab(
 
     Example: millrace evaluate iot nab --data nab --out nab-scores.json --scores-dir nab-scores
     """
-    from apps.iot_maintenance.evaluation.anomalies import evaluate, write_scores
+    from millrace_apps.iot_maintenance.evaluation.anomalies import evaluate, write_scores
 
     chosen = _engine(engine)
     with _progress("nab") as told:
@@ -217,7 +217,7 @@ def skab(
 
     Example: millrace evaluate iot skab --data SKAB/data --out skab.json
     """
-    from apps.iot_maintenance.evaluation.skab import evaluate
+    from millrace_apps.iot_maintenance.evaluation.skab import evaluate
 
     chosen = _engine(engine)
     with _progress("skab") as told:

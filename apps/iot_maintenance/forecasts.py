@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from apps.iot_maintenance.anomalies import Gathered, Scored, Scoring
-from apps.iot_maintenance.watch import Monitoring
 from millrace import Context, hours, map_state, minutes, side_output
 from millrace.operators import limit_forecast
 from millrace.operators.crossing import CrossingState, LimitForecast
+from millrace_apps.iot_maintenance.anomalies import Gathered, Scored, Scoring
+from millrace_apps.iot_maintenance.watch import Monitoring
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.alarms.book import RuleSet
-    from apps.iot_maintenance.events import Reading
+    from millrace_apps.iot_maintenance.alarms.book import RuleSet
+    from millrace_apps.iot_maintenance.events import Reading
 
 _HOUR_MS = 3_600_000
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from apps.iot_maintenance.assets import subject_of
 from millrace.cli.options import Overrides, Root
 from millrace.errors import UserError
+from millrace_apps.iot_maintenance.assets import subject_of
 
 if TYPE_CHECKING:
     from millrace.operators.control import Chart
@@ -36,10 +36,10 @@ def train(
 
     Example: millrace iot health train --from 2026-01-05 --until 2026-01-19 --out normal.json
     """
-    from apps.iot_maintenance.operating import read_table, settings_of
     from millrace.operations.report import write
     from millrace.time import ms
     from millrace.time.moments import to_time_ms
+    from millrace_apps.iot_maintenance.operating import read_table, settings_of
 
     settings = settings_of(None, root, overrides)
     low = 0 if since is None else to_time_ms(since)

@@ -13,9 +13,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from apps.iot_maintenance.assets import UNREGISTERED
-from apps.iot_maintenance.records import Liveness
 from millrace.time import NEVER, NO_WATERMARK
+from millrace_apps.iot_maintenance.assets import UNREGISTERED
+from millrace_apps.iot_maintenance.records import Liveness
 
 Cause = Literal["own", "gateway"]
 #: A gateway that has not been heard for this share of the timeout is overdue: who falls silent with it is

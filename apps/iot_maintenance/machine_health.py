@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Forecasting, Foreseen, hours_until
-from apps.iot_maintenance.normal import Registered
-from apps.iot_maintenance.watch import Monitoring
 from millrace import Context, minutes, side_output, value_state
 from millrace.errors import UserError
 from millrace.operators import cusum
 from millrace.operators.control import Chart
 from millrace.operators.detectors import Cusum, CusumState
+from millrace_apps.iot_maintenance.anomalies import Scoring
+from millrace_apps.iot_maintenance.forecasts import Forecasting, Foreseen, hours_until
+from millrace_apps.iot_maintenance.normal import Registered
+from millrace_apps.iot_maintenance.watch import Monitoring
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.events import Reading
-    from apps.iot_maintenance.past import Known
+    from millrace_apps.iot_maintenance.events import Reading
+    from millrace_apps.iot_maintenance.past import Known
 
 #: A sensor that has said nothing for so many intervals has no value any more.
 _LATEST: Final = 10

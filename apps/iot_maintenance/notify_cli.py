@@ -24,12 +24,12 @@ def notify(
 
     Example: millrace iot notify on-call.yaml --every 10s --root var/iot --bootstrap 127.0.0.1:9092
     """
-    from apps.iot_maintenance.events import Action
-    from apps.iot_maintenance.notifying import keep_told, read_plan, read_told
-    from apps.iot_maintenance.notifying import notify as tell
-    from apps.iot_maintenance.operating import events_now_ms, read_table, settings_of
     from millrace.operations.sending import send
     from millrace.time.durations import to_ms
+    from millrace_apps.iot_maintenance.events import Action
+    from millrace_apps.iot_maintenance.notifying import keep_told, read_plan, read_told
+    from millrace_apps.iot_maintenance.notifying import notify as tell
+    from millrace_apps.iot_maintenance.operating import events_now_ms, read_table, settings_of
 
     found, wait_ms = read_plan(plan), to_ms(every)
     settings = settings_of(bootstrap, root, overrides)

@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from apps.iot_maintenance.alarms.rule import Category, Severity
-from apps.iot_maintenance.alarms.schedule import Schedule
-from apps.iot_maintenance.events import Action
 from millrace.errors import UserError
 from millrace.time.durations import to_ms
+from millrace_apps.iot_maintenance.alarms.rule import Category, Severity
+from millrace_apps.iot_maintenance.alarms.schedule import Schedule
+from millrace_apps.iot_maintenance.events import Action
 
 #: How long a server may take, seconds, and how much of its answer is read.
 _PATIENCE_S: Final = 10.0

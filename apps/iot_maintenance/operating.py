@@ -7,14 +7,14 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.iot_maintenance.alarms.engine import HOLDS_BACK
-from apps.iot_maintenance.events import Action, Verb
-from apps.iot_maintenance.orders import USUAL_MS
-from apps.iot_maintenance.settings import IotSettings
 from millrace.dashboard.progress import read_progress
 from millrace.errors import UserError
 from millrace.operations.sending import send
 from millrace.runtime.commands import app_table, command_settings
+from millrace_apps.iot_maintenance.alarms.engine import HOLDS_BACK
+from millrace_apps.iot_maintenance.events import Action, Verb
+from millrace_apps.iot_maintenance.orders import USUAL_MS
+from millrace_apps.iot_maintenance.settings import IotSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from apps.iot_maintenance.alarms.engine import HOLDS_BACK
-from apps.iot_maintenance.events import Action, Maintenance
-from apps.iot_maintenance.machine_health import Charted
 from millrace import Context, side_output, value_state
+from millrace_apps.iot_maintenance.alarms.engine import HOLDS_BACK
+from millrace_apps.iot_maintenance.events import Action, Maintenance
+from millrace_apps.iot_maintenance.machine_health import Charted
 
 #: Name of the timer of the next begin or end.
 WORK: Final = "work"

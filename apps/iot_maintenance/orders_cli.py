@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from apps.iot_maintenance.cli_rows import print_rows, utc
 from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
+from millrace_apps.iot_maintenance.cli_rows import print_rows, utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ def list_orders(
 
     Example: millrace iot orders list --machine p01-l01-m001
     """
-    from apps.iot_maintenance.operating import read_table, settings_of
-    from apps.iot_maintenance.orders import open_orders_of
+    from millrace_apps.iot_maintenance.operating import read_table, settings_of
+    from millrace_apps.iot_maintenance.orders import open_orders_of
 
     rows = read_table(settings_of(None, root, overrides), "work_orders")
     if not every:
@@ -73,10 +73,10 @@ def plan(
 
     Example: millrace iot orders plan p01-l01-m001 bearing --start 2026-12-01T06:00Z --for 2h --suppress
     """
-    from apps.iot_maintenance.operating import plan_of, send_action, settings_of
     from millrace.operations.sending import who
     from millrace.time.durations import to_ms
     from millrace.time.moments import to_time_ms
+    from millrace_apps.iot_maintenance.operating import plan_of, send_action, settings_of
 
     settings = settings_of(bootstrap, root, overrides)
     action = plan_of(
@@ -110,9 +110,9 @@ def cancel(
 
     Example: millrace iot orders cancel p01-l01-m001 bearing --reason "moved to the next stop"
     """
-    from apps.iot_maintenance.operating import cancel_of, send_action, settings_of
     from millrace.operations.sending import who
     from millrace.time.moments import to_time_ms
+    from millrace_apps.iot_maintenance.operating import cancel_of, send_action, settings_of
 
     settings = settings_of(bootstrap, root, overrides)
     when = None if at is None else to_time_ms(at)

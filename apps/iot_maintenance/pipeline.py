@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from apps.iot_maintenance.events import DATED_BY_HAND
-from apps.iot_maintenance.foresight.links import alarms_of, tables_of, topics_of, with_foresight
-from apps.iot_maintenance.plant import ForesightedPlant, PlantMonitor
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
-from apps.iot_maintenance.signals import KEYS, RECEIVED
 from millrace.time import ms
 from millrace.time.held import HeldTime
 from millrace.topology import Input, Topology, Upsert, read
+from millrace_apps.iot_maintenance.events import DATED_BY_HAND
+from millrace_apps.iot_maintenance.foresight.links import alarms_of, tables_of, topics_of, with_foresight
+from millrace_apps.iot_maintenance.plant import ForesightedPlant, PlantMonitor
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, charts, forecasting, monitoring, scoring
+from millrace_apps.iot_maintenance.signals import KEYS, RECEIVED
 
 
 def topology(settings: IotSettings) -> Topology:

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.earlier import PLANT_OF_VERSION_1
-from apps.iot_maintenance.windows import DAY_MS, WINDOW_MS, AlarmKpi, Windows
 from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.time import NO_WATERMARK
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.earlier import PLANT_OF_VERSION_1
+from millrace_apps.iot_maintenance.windows import DAY_MS, WINDOW_MS, AlarmKpi, Windows
 
 #: Names of timers: the first is on the process's own clock, the others are on the stream's.
 _CLOSE: Final = "close"

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
-from apps.iot_maintenance.alarms.rule import alarm_language
-from apps.iot_maintenance.alarms.spans import Span, SpanStore
-from apps.iot_maintenance.assets import point_of, quantity_of, subject_of
-from apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
-from apps.iot_maintenance.events import (
+from millrace import BroadcastContext, Context, Timer
+from millrace.parts.contents import digest_of
+from millrace.rules import apply_rule
+from millrace_apps.iot_maintenance.alarms.book import RuleSet
+from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from millrace_apps.iot_maintenance.alarms.rule import alarm_language
+from millrace_apps.iot_maintenance.alarms.spans import Span, SpanStore
+from millrace_apps.iot_maintenance.assets import point_of, quantity_of, subject_of
+from millrace_apps.iot_maintenance.earlier import MACHINE_OF_VERSION_1
+from millrace_apps.iot_maintenance.events import (
     Action,
     Equipment,
     Heartbeat,
@@ -23,15 +26,15 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.machine_health import Learned
-from apps.iot_maintenance.orders import PLANNING, WORK
-from apps.iot_maintenance.past import DAY_MS, Known
-from apps.iot_maintenance.quality import Judged, Sensor
-from apps.iot_maintenance.records import EnrichedReading
-from apps.iot_maintenance.registering import Registering
-from apps.iot_maintenance.running import Running
-from apps.iot_maintenance.signals import Fact, Signal
-from apps.iot_maintenance.state import (
+from millrace_apps.iot_maintenance.machine_health import Learned
+from millrace_apps.iot_maintenance.orders import PLANNING, WORK
+from millrace_apps.iot_maintenance.past import DAY_MS, Known
+from millrace_apps.iot_maintenance.quality import Judged, Sensor
+from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.registering import Registering
+from millrace_apps.iot_maintenance.running import Running
+from millrace_apps.iot_maintenance.signals import Fact, Signal
+from millrace_apps.iot_maintenance.state import (
     REGISTERED,
     UNASKED,
     UNKNOWN,
@@ -43,7 +46,7 @@ from apps.iot_maintenance.state import (
     pack,
     unpack,
 )
-from apps.iot_maintenance.watch import (
+from millrace_apps.iot_maintenance.watch import (
     ALARMS,
     LIVE,
     NOTICE,
@@ -53,9 +56,6 @@ from apps.iot_maintenance.watch import (
     WATCH,
     Monitoring,
 )
-from millrace import BroadcastContext, Context, Timer
-from millrace.parts.contents import digest_of
-from millrace.rules import apply_rule
 
 __all__ = ["MachineMonitor", "Monitoring"]
 

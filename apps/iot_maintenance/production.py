@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from apps.iot_maintenance.events import PartCount, Status
-from apps.iot_maintenance.orders import Ordered
-from apps.iot_maintenance.shifts import Regimes, ShiftState
-from apps.iot_maintenance.state import Machine
-from apps.iot_maintenance.statuses import VOCABULARY
-from apps.iot_maintenance.watch import SHIFT, TELL_SHIFT
 from millrace import Context
 from millrace.parts.contents import digest_of
+from millrace_apps.iot_maintenance.events import PartCount, Status
+from millrace_apps.iot_maintenance.orders import Ordered
+from millrace_apps.iot_maintenance.shifts import Regimes, ShiftState
+from millrace_apps.iot_maintenance.state import Machine
+from millrace_apps.iot_maintenance.statuses import VOCABULARY
+from millrace_apps.iot_maintenance.watch import SHIFT, TELL_SHIFT
 
 
 class Producing(Ordered):

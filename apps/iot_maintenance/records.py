@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from apps.iot_maintenance.quality import Fault, Quality
+from millrace_apps.iot_maintenance.quality import Fault, Quality
 
 
 class EnrichedReading(msgspec.Struct, frozen=True, gc=False):

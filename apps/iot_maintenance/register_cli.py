@@ -12,7 +12,7 @@ from millrace.cli.options import Bootstrap, Overrides, Root
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.events import Equipment
+    from millrace_apps.iot_maintenance.events import Equipment
 
 
 def read_assets(path: Path, now: int) -> list[Equipment]:
@@ -27,7 +27,7 @@ def read_assets(path: Path, now: int) -> list[Equipment]:
     """
     import yaml
 
-    from apps.iot_maintenance.events import Equipment
+    from millrace_apps.iot_maintenance.events import Equipment
 
     try:
         found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -62,9 +62,9 @@ def register(
 
     Example: millrace iot register plant.yaml --bootstrap 127.0.0.1:9092
     """
-    from apps.iot_maintenance.events import Equipment
-    from apps.iot_maintenance.operating import events_now_ms, settings_of
     from millrace.operations.sending import send
+    from millrace_apps.iot_maintenance.events import Equipment
+    from millrace_apps.iot_maintenance.operating import events_now_ms, settings_of
 
     settings = settings_of(bootstrap, root, overrides)
     assets = read_assets(file, events_now_ms(settings))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.iot_maintenance.assets import Asset, Standing, What, quantity_of
-from apps.iot_maintenance.doubts import Doubts
-from apps.iot_maintenance.events import Equipment
-from apps.iot_maintenance.liveness import Gateway
-from apps.iot_maintenance.production import Producing
-from apps.iot_maintenance.state import REGISTERED, UNKNOWN, WITH_POINTS, Machine
-from apps.iot_maintenance.watch import LIVE
 from millrace import Context
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.assets import Asset, Standing, What, quantity_of
+from millrace_apps.iot_maintenance.doubts import Doubts
+from millrace_apps.iot_maintenance.events import Equipment
+from millrace_apps.iot_maintenance.liveness import Gateway
+from millrace_apps.iot_maintenance.production import Producing
+from millrace_apps.iot_maintenance.state import REGISTERED, UNKNOWN, WITH_POINTS, Machine
+from millrace_apps.iot_maintenance.watch import LIVE
 
 
 class Registering(Producing):

@@ -10,23 +10,23 @@ import msgspec
 from msgspec import Meta
 from pydantic import Field, field_validator
 
-from apps.iot_maintenance.alarms.book import RuleFileError, read_rules
-from apps.iot_maintenance.alarms.schedule import zone
-from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Forecasting
-from apps.iot_maintenance.foresight.settings import ForesightSettings
-from apps.iot_maintenance.machine_health import Charts, read_charts
-from apps.iot_maintenance.normal import NORMAL_NAME, Registered
-from apps.iot_maintenance.process import Monitoring
-from apps.iot_maintenance.quality import Limits
-from apps.iot_maintenance.shifts import Calendar
-from apps.iot_maintenance.statuses import Regime, Statuses
 from millrace.errors import UserError
 from millrace.models.places import default_exports, default_uri
 from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 from millrace.time.durations import to_ms
+from millrace_apps.iot_maintenance.alarms.book import RuleFileError, read_rules
+from millrace_apps.iot_maintenance.alarms.schedule import zone
+from millrace_apps.iot_maintenance.anomalies import Scoring
+from millrace_apps.iot_maintenance.forecasts import Forecasting
+from millrace_apps.iot_maintenance.foresight.settings import ForesightSettings
+from millrace_apps.iot_maintenance.machine_health import Charts, read_charts
+from millrace_apps.iot_maintenance.normal import NORMAL_NAME, Registered
+from millrace_apps.iot_maintenance.process import Monitoring
+from millrace_apps.iot_maintenance.quality import Limits
+from millrace_apps.iot_maintenance.shifts import Calendar
+from millrace_apps.iot_maintenance.statuses import Regime, Statuses
 
 #: Alarm rules, limits and kinds of the app itself.
 DEFAULTS = Path(__file__).with_name("defaults.yaml")

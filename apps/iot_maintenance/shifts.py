@@ -19,9 +19,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from apps.iot_maintenance.alarms.schedule import local_ms, zone
-from apps.iot_maintenance.records import ShiftKpi, digest_of
-from apps.iot_maintenance.statuses import Regime
+from millrace_apps.iot_maintenance.alarms.schedule import local_ms, zone
+from millrace_apps.iot_maintenance.records import ShiftKpi, digest_of
+from millrace_apps.iot_maintenance.statuses import Regime
 
 HOUR_MS: Final = 3_600_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apps.iot_maintenance.events import (
+from millrace_apps.iot_maintenance.events import (
     Action,
     Equipment,
     Heartbeat,
@@ -47,7 +47,7 @@ def as_row(name: str, event: Any) -> tuple[str, int, Any]:
 
     Args:
         name: Its input.
-        event: One of :mod:`apps.iot_maintenance.events`.
+        event: One of :mod:`millrace_apps.iot_maintenance.events`.
 
     Example:
         >>> found = as_row("status", Status("s1", "m1", "running", 5, 0, 0))

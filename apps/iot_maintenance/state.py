@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.events import MachineError, Maintenance, Status
-from apps.iot_maintenance.past import DAY_MS, Known, Past
-from apps.iot_maintenance.quality import Fault, Quality, Sensor
-from apps.iot_maintenance.records import EnrichedReading
-from apps.iot_maintenance.running import Running
-from apps.iot_maintenance.shifts import ShiftState
-from apps.iot_maintenance.signals import Fact
 from millrace.time import NEVER, NO_WATERMARK
+from millrace_apps.iot_maintenance.events import MachineError, Maintenance, Status
+from millrace_apps.iot_maintenance.past import DAY_MS, Known, Past
+from millrace_apps.iot_maintenance.quality import Fault, Quality, Sensor
+from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.running import Running
+from millrace_apps.iot_maintenance.shifts import ShiftState
+from millrace_apps.iot_maintenance.signals import Fact
 
 #: Whether a machine is in the registry: nobody has asked; it is not, and that is told; it is, and nothing is
 #: said of its measuring points; it is, with them.

@@ -7,31 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
-from apps.iot_maintenance.alarms.book import RuleSet, book_of
-from apps.iot_maintenance.alarms.engine import Alarms, Engine
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule
-from apps.iot_maintenance.alarms.spans import SpanStore
-from apps.iot_maintenance.assets import (
-    UNREGISTERED,
-    Asset,
-    Notice,
-    Standing,
-    What,
-    place_by_name,
-    quantity_of,
-)
-from apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
-from apps.iot_maintenance.doubts import Doubts
-from apps.iot_maintenance.events import Action, Heartbeat, Maintenance, Reading
-from apps.iot_maintenance.liveness import Gateway
-from apps.iot_maintenance.quality import Limits, Sensor
-from apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
-from apps.iot_maintenance.running import Running
-from apps.iot_maintenance.shifts import Calendar
-from apps.iot_maintenance.signals import INPUTS, Signal
-from apps.iot_maintenance.state import WITH_POINTS, Machine, Silence
-from apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 from millrace import (
     Context,
     KeyedProcess,
@@ -45,6 +20,31 @@ from millrace import (
 )
 from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.alarms.book import RuleSet, book_of
+from millrace_apps.iot_maintenance.alarms.engine import Alarms, Engine
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
+from millrace_apps.iot_maintenance.alarms.spans import SpanStore
+from millrace_apps.iot_maintenance.assets import (
+    UNREGISTERED,
+    Asset,
+    Notice,
+    Standing,
+    What,
+    place_by_name,
+    quantity_of,
+)
+from millrace_apps.iot_maintenance.clocks import Clock, ClockOffset, ClockStore
+from millrace_apps.iot_maintenance.doubts import Doubts
+from millrace_apps.iot_maintenance.events import Action, Heartbeat, Maintenance, Reading
+from millrace_apps.iot_maintenance.liveness import Gateway
+from millrace_apps.iot_maintenance.quality import Limits, Sensor
+from millrace_apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.running import Running
+from millrace_apps.iot_maintenance.shifts import Calendar
+from millrace_apps.iot_maintenance.signals import INPUTS, Signal
+from millrace_apps.iot_maintenance.state import WITH_POINTS, Machine, Silence
+from millrace_apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 
 #: Names of timers; those of one instant fire in this order.
 ALARMS: Final = "alarms"

@@ -13,10 +13,10 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.records import digest_of
 from millrace.parts.panes import forget_panes, pane_at
 from millrace.parts.top import best
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.records import digest_of
 
 WINDOW_MS: Final = 600_000
 DAY_MS: Final = 86_400_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.ridesharing.events import (
+from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.ridesharing.events import (
     CLOCKS,
     GATE_INPUTS,
     Answer,
@@ -19,10 +20,9 @@ from apps.ridesharing.events import (
     QuoteRequest,
     RideRequest,
 )
-from apps.ridesharing.records import Arrival, Assignment, Offer, Release, Trip, Violation
-from apps.ridesharing.settings import RidesharingSettings
-from apps.ridesharing.surge.records import Fare, Multiplier, Quote
-from millrace.runtime.apps import App, Topic, Topics
+from millrace_apps.ridesharing.records import Arrival, Assignment, Offer, Release, Trip, Violation
+from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 
 if TYPE_CHECKING:
     from millrace.topology import Topology
@@ -52,8 +52,8 @@ def topics(settings: RidesharingSettings) -> Topics:
 
 
 def topology(settings: RidesharingSettings) -> Topology:
-    """Return the app's topology (see :func:`apps.ridesharing.pipeline.topology`)."""
-    from apps.ridesharing.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.ridesharing.pipeline.topology`)."""
+    from millrace_apps.ridesharing.pipeline import topology as wired
 
     return wired(settings)
 
@@ -76,12 +76,12 @@ app = App(
     settings=RidesharingSettings,
     topology=topology,
     topics=topics,
-    demo="apps.ridesharing.demo:spec",
-    dashboard="apps.ridesharing.dashboard:page",
+    demo="millrace_apps.ridesharing.demo:spec",
+    dashboard="millrace_apps.ridesharing.dashboard:page",
     begin=begin,
-    models="apps.ridesharing.eta.model_cli:app",
-    evaluate="apps.ridesharing.evaluate_cli:app",
-    rekeying="apps.ridesharing.rekeying:by_settings",
+    models="millrace_apps.ridesharing.eta.model_cli:app",
+    evaluate="millrace_apps.ridesharing.evaluate_cli:app",
+    rekeying="millrace_apps.ridesharing.rekeying:by_settings",
     contracts={
         "position.v2": Position,
         "driver_status.v2": DriverStatus,

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.eta.features import Driver, Place, Sum, Told, means_of
-from apps.ridesharing.eta.interval import Width
-from apps.ridesharing.eta.times import (
+from millrace_apps.ridesharing.eta.features import Driver, Place, Sum, Told, means_of
+from millrace_apps.ridesharing.eta.interval import Width
+from millrace_apps.ridesharing.eta.times import (
     MODEL_NAME,
     PICKUP,
     PICKUP_NAME,
@@ -29,15 +29,15 @@ from apps.ridesharing.eta.times import (
     Sums,
     Times,
 )
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.records import Arrival, Drive
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.records import Arrival, Drive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from apps.ridesharing.book import Book
-    from apps.ridesharing.entries import Car, Ride
-    from apps.ridesharing.matching import Drives, FreeCar, Rider
+    from millrace_apps.ridesharing.book import Book
+    from millrace_apps.ridesharing.entries import Car, Ride
+    from millrace_apps.ridesharing.matching import Drives, FreeCar, Rider
 
 #: What a way is learned from: what a driver has said, and nothing that the book found out later.
 _SAID: Final = ("driver arrived", "rider aboard", "trip finished")

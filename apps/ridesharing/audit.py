@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.lifecycle import TERMINAL, may_follow
-from apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.lifecycle import TERMINAL, may_follow
+from millrace_apps.ridesharing.matching import Rules
 
 #: The invariants and what they say.
 INVARIANTS: Final = {

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import msgspec
 
-from apps.ridesharing.events import Control
-from apps.ridesharing.lifecycle import COMMITTED, TERMINAL, may_follow
-from apps.ridesharing.records import Journal, Violation
 from millrace import BroadcastContext, Context, KeyedProcess, Timer, hours, value_state
+from millrace_apps.ridesharing.events import Control
+from millrace_apps.ridesharing.lifecycle import COMMITTED, TERMINAL, may_follow
+from millrace_apps.ridesharing.records import Journal, Violation
 
 _OFFER = "offer"
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from heapq import heappush
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, Wish, whole_second
-from apps.ridesharing.geo import DEMAND_RESOLUTION, cell_of
 from millrace.parts.deadlines import take_due
 from millrace.state.handles import hash_of
 from millrace.time import NEVER
+from millrace_apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, Wish, whole_second
+from millrace_apps.ridesharing.geo import DEMAND_RESOLUTION, cell_of
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.ridesharing.geo import cell_of, distance_m, travel_ms
-from apps.ridesharing.regions import zone_name
 from millrace.dashboard.values import mean
+from millrace_apps.ridesharing.geo import cell_of, distance_m, travel_ms
+from millrace_apps.ridesharing.regions import zone_name
 
 if TYPE_CHECKING:
     from millrace.dashboard.tables import DeltaReader

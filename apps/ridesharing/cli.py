@@ -15,9 +15,9 @@ from millrace.operations.sending import who
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.ridesharing.events import Action
-    from apps.ridesharing.matching import Policy
-    from apps.ridesharing.settings import RidesharingSettings
+    from millrace_apps.ridesharing.events import Action
+    from millrace_apps.ridesharing.matching import Policy
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
 app = typer.Typer(help="Audit the tables; assign, cancel, block by hand.", no_args_is_help=True)
 surge_app = typer.Typer(help="How far prices follow scarcity.", no_args_is_help=True)
@@ -57,9 +57,9 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from apps.ridesharing.audit import INVARIANTS
-    from apps.ridesharing.audit import audit as check
     from millrace.operations.report import write
+    from millrace_apps.ridesharing.audit import INVARIANTS
+    from millrace_apps.ridesharing.audit import audit as check
 
     settings = _settings(overrides)
     folder = _folder(root, settings)
@@ -110,11 +110,11 @@ def audit_topics(
 
     Example: millrace ridesharing audit-topics --since 2026-01-02T16:00Z --out audit.json
     """
-    from apps.ridesharing.topic_audit.reading import read_evidence
-    from apps.ridesharing.topic_audit.report import audit_topics as check
-    from apps.ridesharing.topic_audit.text import show
     from millrace.operations.report import write
     from millrace.time.durations import to_ms
+    from millrace_apps.ridesharing.topic_audit.reading import read_evidence
+    from millrace_apps.ridesharing.topic_audit.report import audit_topics as check
+    from millrace_apps.ridesharing.topic_audit.text import show
 
     settings = _settings(overrides, bootstrap)
     since_ms = None if since is None else _time(since)
@@ -140,7 +140,7 @@ def policy(
     overrides: Overrides = None,
 ) -> None:
     """Switch the policy of all regions while the app runs; who did it stands in the table operations."""
-    from apps.ridesharing.commanding import policy_of, send_control
+    from millrace_apps.ridesharing.commanding import policy_of, send_control
 
     settings = _settings(overrides, bootstrap)
     event = policy_of(name.value, who(by, settings), reason, _time(start) if start else 0)
@@ -156,8 +156,8 @@ def shadows(
     overrides: Overrides = None,
 ) -> None:
     """Choose the policies that are computed beside the one in force."""
-    from apps.ridesharing.commanding import send_control
-    from apps.ridesharing.events import SetShadows
+    from millrace_apps.ridesharing.commanding import send_control
+    from millrace_apps.ridesharing.events import SetShadows
 
     chosen: list[Policy] = [name.value for name in names or ()]
     settings = _settings(overrides, bootstrap)
@@ -180,8 +180,8 @@ def switchback(
     from rich.console import Console
     from rich.table import Table
 
-    from apps.ridesharing.switchbacks import compare_trips
     from millrace.operations.report import write
+    from millrace_apps.ridesharing.switchbacks import compare_trips
 
     settings = _settings(overrides)
     plan = settings.experiment.plan()
@@ -228,7 +228,7 @@ def pair(
 
     What they are on the way to together goes on. Who did it stands in the table operations.
     """
-    from apps.ridesharing.commanding import pair_of, send_control
+    from millrace_apps.ridesharing.commanding import pair_of, send_control
 
     settings = _settings(overrides, bootstrap)
     operator, from_ms = who(by, settings), _time(start) if start else 0
@@ -250,7 +250,7 @@ def surge_cap(
 
     Quotes that have been told are kept.
     """
-    from apps.ridesharing.commanding import cap_of, send_control
+    from millrace_apps.ridesharing.commanding import cap_of, send_control
 
     settings = _settings(overrides, bootstrap)
     event = cap_of(cap, who(by, settings), reason, _time(start) if start else 0)
@@ -388,8 +388,8 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
 
 
 def _settings(overrides: list[str] | None, bootstrap: str | None = None) -> RidesharingSettings:
-    from apps.ridesharing.settings import RidesharingSettings
     from millrace.runtime.commands import command_settings
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
     return command_settings(RidesharingSettings, "ridesharing", bootstrap=bootstrap, overrides=overrides)
 
@@ -423,9 +423,9 @@ def _command(
     driver_id: str = "",
     zone: str = "",
 ) -> None:
-    from apps.ridesharing.commanding import command_of, send_command
     from millrace.operations.sending import now_ms
     from millrace.time.durations import to_ms
+    from millrace_apps.ridesharing.commanding import command_of, send_command
 
     at_ms = _time(at) if at else now_ms()
     until_ms = 0 if length is None else at_ms + to_ms(length)
@@ -436,6 +436,6 @@ def _command(
 
 
 def _time(text: str) -> int:
-    from apps.ridesharing.recorded import parse_time
+    from millrace_apps.ridesharing.recorded import parse_time
 
     return parse_time(text)

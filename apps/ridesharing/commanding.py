@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from apps.ridesharing.events import (
+from millrace.errors import UserError
+from millrace.operations import sending
+from millrace_apps.ridesharing.events import (
     Action,
     Command,
     Control,
@@ -16,11 +18,9 @@ from apps.ridesharing.events import (
     key_of,
     too_far_ahead,
 )
-from millrace.errors import UserError
-from millrace.operations import sending
 
 if TYPE_CHECKING:
-    from apps.ridesharing.settings import RidesharingSettings
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
 
 def command_of(

@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apps.ridesharing.dashboard_city import ACTIONS, PANELS
-from apps.ridesharing.dashboard_data import (
-    MOST_WAITS,
-    MOST_WINDOWS,
-    STEP_MS,
-    Trips,
-    attempts,
-    cars,
-    counted,
-    trips,
-    wait_figures,
-    wait_line,
-    windows,
-)
-from apps.ridesharing.dashboard_prices import PRICE_ACTIONS, PRICE_PANELS
-from apps.ridesharing.dashboard_story import story
-from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
 from millrace.dashboard.page import DashboardPage, Detail, Panel
@@ -42,6 +25,23 @@ from millrace.dashboard.views import (
     Tone,
     View,
 )
+from millrace_apps.ridesharing.dashboard_city import ACTIONS, PANELS
+from millrace_apps.ridesharing.dashboard_data import (
+    MOST_WAITS,
+    MOST_WINDOWS,
+    STEP_MS,
+    Trips,
+    attempts,
+    cars,
+    counted,
+    trips,
+    wait_figures,
+    wait_line,
+    windows,
+)
+from millrace_apps.ridesharing.dashboard_prices import PRICE_ACTIONS, PRICE_PANELS
+from millrace_apps.ridesharing.dashboard_story import story
+from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
 
 _WAITING: Final = ("processing", "offered")
 _DRIVING: Final = ("accepted", "arrived", "in_progress")
@@ -61,7 +61,7 @@ def violations(data: AppData) -> View | None:
 
 def violation_table(rows: list[dict[str, Any]], number: int) -> Table:
     """Return violations as a table, the newest first."""
-    from apps.ridesharing.audit import INVARIANTS  # it brings pandas
+    from millrace_apps.ridesharing.audit import INVARIANTS  # it brings pandas
 
     columns = (Column("time", "time"), Column("invariant", "count"), Column("which says"),
                Column("request or driver", "key"), Column("found"))  # fmt: skip

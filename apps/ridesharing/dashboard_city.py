@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import h3
 
-from apps.ridesharing.city import STEP_MS, City, Moment, Rider, Stuck, read_city
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field, Panel
 from millrace.dashboard.values import bounded
@@ -26,11 +25,12 @@ from millrace.dashboard.views import (
     View,
 )
 from millrace.time import ms
+from millrace_apps.ridesharing.city import STEP_MS, City, Moment, Rider, Stuck, read_city
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from apps.ridesharing.city import Box, Car
+    from millrace_apps.ridesharing.city import Box, Car
 
 _LAYERS: Final = (
     Layer("demand", about="Requests of the last quarter of an hour, by where riders want to leave."),
@@ -185,7 +185,7 @@ def _offers(ride: Stuck) -> tuple[Offer, ...]:
 
 def do_end_trip(data: AppData, values: Mapping[str, str]) -> str:
     """End a trip by hand, as the command does."""
-    from apps.ridesharing.commanding import command_of, send_command
+    from millrace_apps.ridesharing.commanding import command_of, send_command
 
     if data.broker is None:
         raise ActionRefused("no broker is named: start the dashboard with --bootstrap to end trips")

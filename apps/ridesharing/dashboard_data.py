@@ -6,11 +6,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.matching import POLICIES
 from millrace.dashboard.data import AppData
 from millrace.dashboard.steps import Steps, joined_steps
 from millrace.dashboard.values import mean, quantile, ratio
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.matching import POLICIES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from apps.ridesharing.dashboard_city import city
-from apps.ridesharing.matching import POLICIES
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused, Field, Panel
 from millrace.dashboard.values import bounded, mean, ratio
 from millrace.dashboard.views import Cell, Column, Number, Numbers, View
+from millrace_apps.ridesharing.dashboard_city import city
+from millrace_apps.ridesharing.matching import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +85,7 @@ def dearest(data: AppData, at_ms: int | None = None) -> View | None:
 
 def do_set_cap(data: AppData, values: Mapping[str, str]) -> str:
     """Set the largest multiplier of all regions, as the command does."""
-    from apps.ridesharing.commanding import cap_of, send_control
+    from millrace_apps.ridesharing.commanding import cap_of, send_control
 
     try:
         cap = float(values["cap"])
@@ -100,7 +100,7 @@ def do_set_cap(data: AppData, values: Mapping[str, str]) -> str:
 
 def do_set_policy(data: AppData, values: Mapping[str, str]) -> str:
     """Switch the policy of all regions, as the command does."""
-    from apps.ridesharing.commanding import policy_of, send_control
+    from millrace_apps.ridesharing.commanding import policy_of, send_control
 
     if values["policy"] not in POLICIES:
         raise ActionRefused(f"the policy is one of {', '.join(POLICIES)}")

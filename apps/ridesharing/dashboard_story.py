@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from apps.ridesharing.city import Box, Car
-from apps.ridesharing.dashboard_city import CAR_KINDS, car_number, car_said, rounded
-from apps.ridesharing.geo import distance_m
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import AreaMap, Cell, Column, Mark, MarkKind, Table, Titled, Tone
+from millrace_apps.ridesharing.city import Box, Car
+from millrace_apps.ridesharing.dashboard_city import CAR_KINDS, car_number, car_said, rounded
+from millrace_apps.ridesharing.geo import distance_m
 
 #: Rows that are read of each table: a request has fewer.
 _MOST: Final = 1_000

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from apps.ridesharing.audit import audit
-from apps.ridesharing.cli import read_table
-from apps.ridesharing.demo_arrivals import ARRIVALS, check_arrivals
-from apps.ridesharing.demo_prices import PRICES, Prices, check_prices
-from apps.ridesharing.records import Trip
-from apps.ridesharing.settings import RidesharingSettings
-from apps.ridesharing.topic_audit.evidence import OUTPUTS
-from apps.ridesharing.topic_audit.reading import read_evidence
-from apps.ridesharing.topic_audit.report import audit_topics
 from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 from millrace.time import ms
+from millrace_apps.ridesharing.audit import audit
+from millrace_apps.ridesharing.cli import read_table
+from millrace_apps.ridesharing.demo_arrivals import ARRIVALS, check_arrivals
+from millrace_apps.ridesharing.demo_prices import PRICES, Prices, check_prices
+from millrace_apps.ridesharing.records import Trip
+from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS
+from millrace_apps.ridesharing.topic_audit.reading import read_evidence
+from millrace_apps.ridesharing.topic_audit.report import audit_topics
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.ridesharing.arrivals import MOST_TOLD
 from millrace.console.report import Check, equal, same
+from millrace_apps.ridesharing.arrivals import MOST_TOLD
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.ridesharing.surge.records import Multiplier
-from apps.ridesharing.surge.recount import Asking, Change, Free, in_force, multiplier_at, recounted
-from apps.ridesharing.surge.report import sign_changes
 from millrace.console.report import Check, equal, same
+from millrace_apps.ridesharing.surge.records import Multiplier
+from millrace_apps.ridesharing.surge.recount import Asking, Change, Free, in_force, multiplier_at, recounted
+from millrace_apps.ridesharing.surge.report import sign_changes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.ridesharing.surge.config import SurgeConfig
     from millrace.testing.world_ledger import ReadLedger
+    from millrace_apps.ridesharing.surge.config import SurgeConfig
 
 #: The tables of prices.
 PRICES: Final = ("quotes", "fares", "surge", "scarcity")

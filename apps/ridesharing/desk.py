@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, Protocol
 
-from apps.ridesharing.acceptance import Acceptance, Chance
-from apps.ridesharing.arrivals import Arrivals
-from apps.ridesharing.book import Book
-from apps.ridesharing.config import HOLD_MS, DispatchConfig
-from apps.ridesharing.entries import Car, Closed, Due, Ride
-from apps.ridesharing.events import Handover
-from apps.ridesharing.geo import distance_m, travel_ms
-from apps.ridesharing.income import Income
-from apps.ridesharing.lifecycle import TERMINAL, may_follow
-from apps.ridesharing.pairs import Known, Named, named
-from apps.ridesharing.records import (
+from millrace_apps.ridesharing.acceptance import Acceptance, Chance
+from millrace_apps.ridesharing.arrivals import Arrivals
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
+from millrace_apps.ridesharing.entries import Car, Closed, Due, Ride
+from millrace_apps.ridesharing.events import Handover
+from millrace_apps.ridesharing.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.income import Income
+from millrace_apps.ridesharing.lifecycle import TERMINAL, may_follow
+from millrace_apps.ridesharing.pairs import Known, Named, named
+from millrace_apps.ridesharing.records import (
     Assignment,
     Attempt,
     AttemptState,

@@ -10,16 +10,29 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.acceptance import Acceptance, Chance, Tally
-from apps.ridesharing.arrivals import Arrivals, Way
-from apps.ridesharing.book import Book
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.desk import BUSY, Desk
-from apps.ridesharing.earlier import DISPATCHER, EarlierBook, adopt
-from apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, kind_of
-from apps.ridesharing.eta.features import Driver, Sum
-from apps.ridesharing.eta.interval import Width
-from apps.ridesharing.events import (
+from millrace import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    Timer,
+    broadcast_state,
+    days,
+    hours,
+    map_state,
+    side_output,
+    value_state,
+)
+from millrace.time import NEVER
+from millrace_apps.ridesharing.acceptance import Acceptance, Chance, Tally
+from millrace_apps.ridesharing.arrivals import Arrivals, Way
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.desk import BUSY, Desk
+from millrace_apps.ridesharing.earlier import DISPATCHER, EarlierBook, adopt
+from millrace_apps.ridesharing.entries import Car, Closed, Deadline, Due, Head, Ride, kind_of
+from millrace_apps.ridesharing.eta.features import Driver, Sum
+from millrace_apps.ridesharing.eta.interval import Width
+from millrace_apps.ridesharing.events import (
     INPUTS,
     LAST_ATTEMPT,
     Answer,
@@ -37,13 +50,13 @@ from apps.ridesharing.events import (
     SetShadows,
     VehicleClass,
 )
-from apps.ridesharing.income import Idle, Income
-from apps.ridesharing.lifecycle import COMMITTED
-from apps.ridesharing.matching import SOLVERS, Policy, Problem
-from apps.ridesharing.neighbours import cross_border, take_handover
-from apps.ridesharing.operations import carry_out, lift
-from apps.ridesharing.pairs import Pair, by_rider, keep_pair
-from apps.ridesharing.reconcile import (
+from millrace_apps.ridesharing.income import Idle, Income
+from millrace_apps.ridesharing.lifecycle import COMMITTED
+from millrace_apps.ridesharing.matching import SOLVERS, Policy, Problem
+from millrace_apps.ridesharing.neighbours import cross_border, take_handover
+from millrace_apps.ridesharing.operations import carry_out, lift
+from millrace_apps.ridesharing.pairs import Pair, by_rider, keep_pair
+from millrace_apps.ridesharing.reconcile import (
     check_trip,
     finish_trip,
     hear_phone,
@@ -53,7 +66,7 @@ from apps.ridesharing.reconcile import (
     sign_off,
     start_trip,
 )
-from apps.ridesharing.records import (
+from millrace_apps.ridesharing.records import (
     Arrival,
     Assignment,
     Attempt,
@@ -71,23 +84,10 @@ from apps.ridesharing.records import (
     Trip,
     WindowReport,
 )
-from apps.ridesharing.riders import Asked
-from apps.ridesharing.surge.records import FreeCars
-from apps.ridesharing.switches import TELL_MS, Switch, switch_of, tell_switches
-from apps.ridesharing.window import close_window, free_by_cell, places_of_cars, supply_of_zones
-from millrace import (
-    BroadcastContext,
-    Context,
-    KeyedProcess,
-    Timer,
-    broadcast_state,
-    days,
-    hours,
-    map_state,
-    side_output,
-    value_state,
-)
-from millrace.time import NEVER
+from millrace_apps.ridesharing.riders import Asked
+from millrace_apps.ridesharing.surge.records import FreeCars
+from millrace_apps.ridesharing.switches import TELL_MS, Switch, switch_of, tell_switches
+from millrace_apps.ridesharing.window import close_window, free_by_cell, places_of_cars, supply_of_zones
 
 #: Timers, in the order in which they fire at one time.
 _ARRIVALS, _DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "arrivals", "due", "free", "minute", "places", "window"

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.entries import Car, Closed, Due, Ride, Wish, kind_of
-from apps.ridesharing.events import INPUTS
 from millrace.inputs import mark_of
 from millrace.state.conversion import Conversion, EarlierEntry
 from millrace.state.layout import PendingRow
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.entries import Car, Closed, Due, Ride, Wish, kind_of
+from millrace_apps.ridesharing.events import INPUTS
 
 _RANKS: Final = {name: rank for rank, name in enumerate(sorted(INPUTS))}
 #: What handovers did not say where it was nothing.
@@ -76,7 +76,7 @@ class EarlierCar(msgspec.Struct, array_like=True, gc=False):
 
 
 class EarlierBook(msgspec.Struct, array_like=True):
-    """Everything that a region kept, in one entry; what the fields mean: :mod:`apps.ridesharing.entries`."""
+    """Everything that a region kept, in one entry; fields are those of :mod:`millrace_apps.ridesharing.entries`."""
 
     cars: dict[str, EarlierCar] = {}
     rides: dict[str, Ride] = {}

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias, get_args
 
 import msgspec
 
-from apps.ridesharing.events import VehicleClass
 from millrace.time import NEVER
+from millrace_apps.ridesharing.events import VehicleClass
 
 #: Classes by the numbers that they are kept by.
 _KINDS: Final[tuple[str, ...]] = get_args(VehicleClass)

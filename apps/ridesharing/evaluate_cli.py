@@ -90,10 +90,10 @@ def replay(
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
-    from apps.ridesharing.recorded import cut, parse_time, read_requests
-    from apps.ridesharing.replay import Faults
-    from apps.ridesharing.replay_report import Plan, beside, carry_out
     from millrace.time.durations import to_ms
+    from millrace_apps.ridesharing.recorded import cut, parse_time, read_requests
+    from millrace_apps.ridesharing.replay import Faults
+    from millrace_apps.ridesharing.replay_report import Plan, beside, carry_out
 
     start_ms, end_ms = parse_time(start), parse_time(end)
     if end_ms <= start_ms:
@@ -140,8 +140,8 @@ def locations(
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Run recorded positions through Spark: driver table, exclusions, counts per zone and minute."""
-    from apps.ridesharing.location_report import carry_out
     from millrace.time.durations import to_ms
+    from millrace_apps.ridesharing.location_report import carry_out
 
     report = carry_out(gps, to_ms(ttl), quiet=quiet)
     write(out, report)
@@ -164,7 +164,7 @@ def matcher(
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
     """Measure how long the optimal policy takes for a window of scattered riders and cars."""
-    from apps.ridesharing.matcher_report import carry_out
+    from millrace_apps.ridesharing.matcher_report import carry_out
 
     report = carry_out(riders, cars, windows, seed, acceptance=acceptance)
     write(out, report)
@@ -188,8 +188,8 @@ def eta(
     Example: millrace evaluate ridesharing eta --trips trips.parquet --train-until 2008-05-23T00:00Z
     --test-from 2008-05-23T00:00Z --out eta.json --scores eta.parquet
     """
-    from apps.ridesharing.eta.report import carry_out
-    from apps.ridesharing.recorded import parse_time
+    from millrace_apps.ridesharing.eta.report import carry_out
+    from millrace_apps.ridesharing.recorded import parse_time
 
     report = carry_out(
         trips,
@@ -224,8 +224,8 @@ def demand(
     Example: millrace evaluate ridesharing demand --trips trips.parquet --train-until 2008-05-23T00:00Z
     --test-from 2008-05-23T00:00Z --out demand.json
     """
-    from apps.ridesharing.demand.report import carry_out
-    from apps.ridesharing.recorded import parse_time
+    from millrace_apps.ridesharing.demand.report import carry_out
+    from millrace_apps.ridesharing.recorded import parse_time
 
     report = carry_out(
         trips,
@@ -260,8 +260,8 @@ def reposition(
     Example: millrace evaluate ridesharing reposition --trips trips.parquet --train-until 2008-05-23T00:00Z
     --from 2008-05-24T02:00Z --to 2008-05-24T05:00Z --out reposition.json
     """
-    from apps.ridesharing.demand.loop import carry_out
-    from apps.ridesharing.recorded import parse_time
+    from millrace_apps.ridesharing.demand.loop import carry_out
+    from millrace_apps.ridesharing.recorded import parse_time
 
     report = carry_out(
         trips,
@@ -295,8 +295,8 @@ def surge(
 
     Example: millrace evaluate ridesharing surge --seed 1 --out surge.json
     """
-    from apps.ridesharing.surge.report import carry_out
-    from apps.ridesharing.surge.world import World
+    from millrace_apps.ridesharing.surge.report import carry_out
+    from millrace_apps.ridesharing.surge.world import World
 
     world = World(
         seed=seed, per_hour=per_hour, cars=cars, hours=hours, shock=shock, shock_from_h=hours * 3 / 11,
@@ -325,8 +325,8 @@ def debs(
 
     Example: millrace evaluate ridesharing debs --trips trips.parquet --query 1 --repeat 100 --out debs1.json
     """
-    from apps.ridesharing.debs.report import carry_out
     from millrace.errors import ChecksFailed
+    from millrace_apps.ridesharing.debs.report import carry_out
 
     report = carry_out(
         trips,

@@ -1,6 +1,7 @@
 """Contracts of the ridesharing app: what comes in on its topics, a type for each.
 
-What the app says stands in :mod:`apps.ridesharing.records`; handovers, which it says to itself, stand here.
+What the app says stands in :mod:`millrace_apps.ridesharing.records`; handovers, which it says to itself,
+stand here.
 
 Fields stand in one order in all types, and what an event does not say stands in none: so the text of an
 event begins with its time and then says whom it is. By that text events of one stream and one moment are

@@ -12,12 +12,20 @@ from typing import Final
 import h3
 import numpy as np
 
-from apps.ridesharing.eta.features import unknown_s
-from apps.ridesharing.events import Answer, DriverState, Event, Position, Progress, RideRequest, Stage
-from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
-from apps.ridesharing.records import Assignment, Offer, Release
-from apps.ridesharing.regions import ZONE_RESOLUTION
-from apps.ridesharing.willing import NO_AFTER_MS, Willing
+from millrace_apps.ridesharing.eta.features import unknown_s
+from millrace_apps.ridesharing.events import (
+    Answer,
+    DriverState,
+    Event,
+    Position,
+    Progress,
+    RideRequest,
+    Stage,
+)
+from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.records import Assignment, Offer, Release
+from millrace_apps.ridesharing.regions import ZONE_RESOLUTION
+from millrace_apps.ridesharing.willing import NO_AFTER_MS, Willing
 
 #: A driver sends a position so often, ms.
 HEARTBEAT_MS: Final = 100_000

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from apps.ridesharing.book import OFF_LINE_MS
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import (
+from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
+from millrace.parts.contents import digest_of
+from millrace_apps.ridesharing.book import OFF_LINE_MS
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import (
     GATE_INPUTS,
     MAX_KEY,
     Answer,
@@ -24,12 +26,10 @@ from apps.ridesharing.events import (
     identity_of,
     too_far_ahead,
 )
-from apps.ridesharing.geo import cell_of, distance_m
-from apps.ridesharing.records import Suspect, SuspectReason
-from apps.ridesharing.regions import zone_name
-from apps.ridesharing.surge.records import Asked
-from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
-from millrace.parts.contents import digest_of
+from millrace_apps.ridesharing.geo import cell_of, distance_m
+from millrace_apps.ridesharing.records import Suspect, SuspectReason
+from millrace_apps.ridesharing.regions import zone_name
+from millrace_apps.ridesharing.surge.records import Asked
 
 #: A degree is nowhere longer, metres.
 _MOST_M_PER_DEGREE: Final = 111_200.0

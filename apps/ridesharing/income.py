@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from apps.ridesharing.book import Shelf
-    from apps.ridesharing.entries import Car
-    from apps.ridesharing.matching import FreeCar
+    from millrace_apps.ridesharing.book import Shelf
+    from millrace_apps.ridesharing.entries import Car
+    from millrace_apps.ridesharing.matching import FreeCar
 
 Ints = npt.NDArray[np.int64]
 #: Of less idle time than this in the mean nobody is behind or ahead, ms.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.ridesharing.records import RideState
+from millrace_apps.ridesharing.records import RideState
 
 #: State → what may follow; what is not here does not happen.
 TRANSITIONS: Final[dict[str, frozenset[RideState]]] = {

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.recorded import read_positions
-from apps.ridesharing.regions import ZONE_RESOLUTION
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.recorded import read_positions
+from millrace_apps.ridesharing.regions import ZONE_RESOLUTION
 
 if TYPE_CHECKING:
     from millrace.runtime.replay import Record
@@ -36,11 +36,11 @@ def carry_out(gps: Path, ttl_ms: int, *, quiet: bool) -> dict[str, Any]:
     Returns:
         The report: whether zone counts and exclusions are those of pandas, and how fast it was.
     """
-    from apps.ridesharing.app import app
-    from apps.ridesharing.pipeline import topology
-    from apps.ridesharing.settings import RidesharingSettings
     from millrace.runtime.replay import run_records
     from millrace.runtime.settings import load_settings
+    from millrace_apps.ridesharing.app import app
+    from millrace_apps.ridesharing.pipeline import topology
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
     positions = read_positions(gps)
     wanted_counts, wanted_stale = zone_counts(positions, ttl_ms), stale_drivers(positions, ttl_ms)

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from apps.ridesharing.acceptance import STEPS_M, Acceptance, AcceptanceConfig, Tally
-from apps.ridesharing.geo import cell_of
-from apps.ridesharing.matching import FreeCar, Rider, Rules, fifo, optimal, problem
-from apps.ridesharing.replay import Optimum
+from millrace_apps.ridesharing.acceptance import STEPS_M, Acceptance, AcceptanceConfig, Tally
+from millrace_apps.ridesharing.geo import cell_of
+from millrace_apps.ridesharing.matching import FreeCar, Rider, Rules, fifo, optimal, problem
+from millrace_apps.ridesharing.replay import Optimum
 
 #: A town of about 5 by 5 km.
 _LAT, _LON, _SPAN = 37.76, -122.45, 0.05

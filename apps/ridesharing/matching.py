@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.acceptance import Doubts
-from apps.ridesharing.geo import (
+from millrace_apps.ridesharing.acceptance import Doubts
+from millrace_apps.ridesharing.geo import (
     CIRCUITY,
     DEMAND_RESOLUTION,
     SPEED_M_PER_MS,
@@ -26,7 +26,7 @@ from apps.ridesharing.geo import (
     disk,
     search_resolution,
 )
-from apps.ridesharing.solver import Pairs, solve
+from millrace_apps.ridesharing.solver import Pairs, solve
 
 Policy = Literal["fifo", "nearest", "optimal"]
 POLICIES: Final[tuple[Policy, ...]] = ("fifo", "nearest", "optimal")

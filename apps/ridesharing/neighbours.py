@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.desk import Desk
-from apps.ridesharing.entries import Car, Due, Ride, Wish, kind_of
-from apps.ridesharing.events import Handover
-from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
-from apps.ridesharing.matching import FreeCar
-from apps.ridesharing.reconcile import sign_off
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.desk import Desk
+from millrace_apps.ridesharing.entries import Car, Due, Ride, Wish, kind_of
+from millrace_apps.ridesharing.events import Handover
+from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.matching import FreeCar
+from millrace_apps.ridesharing.reconcile import sign_off
 
 #: Neighbours are asked for the same rider again after so long, ms.
 _ASK_AGAIN_MS = 20_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from apps.ridesharing.desk import Desk
-from apps.ridesharing.entries import Due
-from apps.ridesharing.events import LAST_ATTEMPT, Command
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.neighbours import cross_border
-from apps.ridesharing.reconcile import finish_trip
-from apps.ridesharing.records import Operation
+from millrace_apps.ridesharing.desk import Desk
+from millrace_apps.ridesharing.entries import Due
+from millrace_apps.ridesharing.events import LAST_ATTEMPT, Command
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.neighbours import cross_border
+from millrace_apps.ridesharing.reconcile import finish_trip
+from millrace_apps.ridesharing.records import Operation
 
 #: Why an order that comes late is not carried out.
 _OVERTAKEN = "a later order has been carried out"

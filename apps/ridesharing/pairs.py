@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.ridesharing.events import PairKind, SetPair
+from millrace_apps.ridesharing.events import PairKind, SetPair
 
 #: So many pairs are kept: every group of keys keeps them all.
 MOST_PAIRS: Final = 5_000

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from apps.ridesharing.auditor import Auditor
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import CLOCKS, GATE_INPUTS, INPUTS
-from apps.ridesharing.gate import Gate
-from apps.ridesharing.riders import Riders
-from apps.ridesharing.settings import RidesharingSettings
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.surge.process import Surge
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
+from millrace_apps.ridesharing.auditor import Auditor
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import CLOCKS, GATE_INPUTS, INPUTS
+from millrace_apps.ridesharing.gate import Gate
+from millrace_apps.ridesharing.riders import Riders
+from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.process import Surge
 
 #: Whom a message of the app to itself concerns: it has the key of its sender.
 _ABOUT = FirstOf(("driver_id", "request_id", RecordKey()))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from apps.ridesharing.book import OFF_LINE_MS
-from apps.ridesharing.desk import Desk
-from apps.ridesharing.entries import Car, Due, Ride
-from apps.ridesharing.events import Cancellation, DriverState, Progress
-from apps.ridesharing.geo import distance_m, travel_ms
-from apps.ridesharing.records import Mismatch, MismatchAction, MismatchReason
+from millrace_apps.ridesharing.book import OFF_LINE_MS
+from millrace_apps.ridesharing.desk import Desk
+from millrace_apps.ridesharing.entries import Car, Due, Ride
+from millrace_apps.ridesharing.events import Cancellation, DriverState, Progress
+from millrace_apps.ridesharing.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.records import Mismatch, MismatchAction, MismatchReason
 
 #: State of a ride → what its driver's phone must not say for long, and why that is odd.
 ODD: Final[dict[str, dict[DriverState, MismatchReason]]] = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from apps.ridesharing.fleet import Request
-from apps.ridesharing.regions import Regions
 from millrace.errors import UserError
+from millrace_apps.ridesharing.fleet import Request
+from millrace_apps.ridesharing.regions import Regions
 
 _TRIP_COLUMNS = (
     "trip_id",

@@ -1,6 +1,6 @@
 """What the ridesharing app says: messages to drivers and riders, and the rows of its tables.
 
-Handovers, which it says to itself, are among its inputs: :class:`apps.ridesharing.events.Handover`.
+Handovers, which it says to itself, are among its inputs: :class:`millrace_apps.ridesharing.events.Handover`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-#: State of a request; see :mod:`apps.ridesharing.lifecycle`.
+#: State of a request; see :mod:`millrace_apps.ridesharing.lifecycle`.
 RideState = Literal[
     "booked",
     "processing",

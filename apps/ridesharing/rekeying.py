@@ -12,21 +12,21 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.ridesharing.book import Book, InMemory
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.earlier import adopt
-from apps.ridesharing.entries import Car, Closed, Deadline, Due
-from apps.ridesharing.events import Command, DriverStatus, Event, Handover, Position
-from apps.ridesharing.geo import DEMAND_RESOLUTION
-from apps.ridesharing.regions import zone_name
-from apps.ridesharing.settings import RidesharingSettings
 from millrace.errors import UserError
 from millrace.inputs import event_decoder, event_encoder
 from millrace.inspect.gathering import Entries
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
 from millrace.time import NEVER
+from millrace_apps.ridesharing.book import Book, InMemory
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.earlier import adopt
+from millrace_apps.ridesharing.entries import Car, Closed, Deadline, Due
+from millrace_apps.ridesharing.events import Command, DriverStatus, Event, Handover, Position
+from millrace_apps.ridesharing.geo import DEMAND_RESOLUTION
+from millrace_apps.ridesharing.regions import zone_name
+from millrace_apps.ridesharing.settings import RidesharingSettings
 
 #: Tables of arrival times: of regions that become one, that of the one that has learned most stays.
 _LEARNED: Final = ("took", "took_late", "paces", "widths")

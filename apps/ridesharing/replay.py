@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from apps.ridesharing.auditor import Auditor
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Control, Event, Handover, Position, key_of, stream_of
-from apps.ridesharing.fleet import Fleet
-from apps.ridesharing.matching import Policy, Problem
-from apps.ridesharing.pipeline import processes
-from apps.ridesharing.records import Assignment, Journal, Offer, Release, Violation
-from apps.ridesharing.settings import RidesharingSettings
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
+from millrace_apps.ridesharing.auditor import Auditor
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Control, Event, Handover, Position, key_of, stream_of
+from millrace_apps.ridesharing.fleet import Fleet
+from millrace_apps.ridesharing.matching import Policy, Problem
+from millrace_apps.ridesharing.pipeline import processes
+from millrace_apps.ridesharing.records import Assignment, Journal, Offer, Release, Violation
+from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 
 #: What the fleet is told, by output.
 MESSAGES: Final[dict[str, Any]] = {"offers": Offer, "assignments": Assignment, "releases": Release}

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.acceptance import AcceptanceConfig
-from apps.ridesharing.arrivals import ArrivalConfig
-from apps.ridesharing.audit import Findings, audit
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.fleet import Fleet, Request, Traffic
-from apps.ridesharing.income import IncomeConfig
-from apps.ridesharing.matching import Policy, Rules
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.replay import Faults, Replay, run_replay
-from apps.ridesharing.switchbacks import compare_trips
-from apps.ridesharing.topic_audit.fairness import gini
-from apps.ridesharing.topic_audit.report import audit_topics
-from apps.ridesharing.willing import Willing
 from millrace.experiments import Switchback
+from millrace_apps.ridesharing.acceptance import AcceptanceConfig
+from millrace_apps.ridesharing.arrivals import ArrivalConfig
+from millrace_apps.ridesharing.audit import Findings, audit
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.fleet import Fleet, Request, Traffic
+from millrace_apps.ridesharing.income import IncomeConfig
+from millrace_apps.ridesharing.matching import Policy, Rules
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.replay import Faults, Replay, run_replay
+from millrace_apps.ridesharing.switchbacks import compare_trips
+from millrace_apps.ridesharing.topic_audit.fairness import gini
+from millrace_apps.ridesharing.topic_audit.report import audit_topics
+from millrace_apps.ridesharing.willing import Willing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -339,11 +339,11 @@ def through_spark(plan: Plan, done: Replay) -> dict[str, Any]:
         plan: What was replayed.
         done: The replay in memory, with its log.
     """
-    from apps.ridesharing.app import app
-    from apps.ridesharing.pipeline import topology
-    from apps.ridesharing.settings import RidesharingSettings
     from millrace.runtime.replay import run_records
     from millrace.runtime.settings import load_settings
+    from millrace_apps.ridesharing.app import app
+    from millrace_apps.ridesharing.pipeline import topology
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
     overrides = ["stream.out_of_orderness=0s", "stream.max_future_skew=36500d"]
     settings = load_settings(RidesharingSettings, app="ridesharing", overrides=overrides, env={})

@@ -12,9 +12,9 @@ from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Handover, RideRequest, Text
 from millrace import Context, KeyedProcess, Timer, days, value_state
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import Handover, RideRequest, Text
 
 #: A booking lies ahead for a month at most, and its ride ends by itself within hours.
 _KEPT: Final = days(33)

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from apps.ridesharing.lifecycle import TERMINAL
 from millrace.experiments import Observation, Switchback, compare_blocks
+from millrace_apps.ridesharing.lifecycle import TERMINAL
 
 
 def compare_trips(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from apps.ridesharing.events import Control, SetPair, SetPolicy, SetSurgeCap
-from apps.ridesharing.records import Operation
+from millrace_apps.ridesharing.events import Control, SetPair, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.records import Operation
 
 if TYPE_CHECKING:
-    from apps.ridesharing.desk import Desk
+    from millrace_apps.ridesharing.desk import Desk
 
 #: So many are remembered, the newest.
 _MOST: Final = 200

@@ -9,15 +9,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.desk import Desk
-from apps.ridesharing.entries import Car, Ride
-from apps.ridesharing.geo import cell_of
-from apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
-from apps.ridesharing.neighbours import ask_neighbours, grant_wishes
-from apps.ridesharing.records import Place, Supply, WindowReport
-from apps.ridesharing.regions import ZONE_RESOLUTION, zone_name
-from apps.ridesharing.surge.records import FreeCars
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.desk import Desk
+from millrace_apps.ridesharing.entries import Car, Ride
+from millrace_apps.ridesharing.geo import cell_of
+from millrace_apps.ridesharing.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
+from millrace_apps.ridesharing.neighbours import ask_neighbours, grant_wishes
+from millrace_apps.ridesharing.records import Place, Supply, WindowReport
+from millrace_apps.ridesharing.regions import ZONE_RESOLUTION, zone_name
+from millrace_apps.ridesharing.surge.records import FreeCars
 
 #: Decides a problem by a policy: of each rider the number of the pair, or -1.
 Decide = Callable[[Problem, Policy], npt.NDArray[np.int64]]

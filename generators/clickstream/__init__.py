@@ -1,7 +1,7 @@
 """The web shop: visitors and people, sessions, carts, purchases, campaigns, consent, bots."""
 
-from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.events import (
+from millrace_apps.generators.clickstream.catalogue import Catalogue
+from millrace_apps.generators.clickstream.events import (
     STREAMS,
     Click,
     Consent,
@@ -11,12 +11,12 @@ from generators.clickstream.events import (
     OrderLine,
     Refund,
 )
-from generators.clickstream.offers import responds
-from generators.clickstream.orders import RATES
-from generators.clickstream.profile import ClickstreamProfile
-from generators.clickstream.simulation import simulate
-from generators.clickstream.truths import SCENARIOS
-from generators.engine.simulated import Domain
+from millrace_apps.generators.clickstream.offers import responds
+from millrace_apps.generators.clickstream.orders import RATES
+from millrace_apps.generators.clickstream.profile import ClickstreamProfile
+from millrace_apps.generators.clickstream.simulation import simulate
+from millrace_apps.generators.clickstream.truths import SCENARIOS
+from millrace_apps.generators.engine.simulated import Domain
 
 DOMAIN = Domain(
     name="clickstream",

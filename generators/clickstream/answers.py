@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
-from generators.clickstream import truths
-from generators.clickstream.campaigns import labelled
-from generators.clickstream.carts import Cart
-from generators.clickstream.checkout import STEPS
-from generators.clickstream.offers import responds
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.returns import Return
-from generators.clickstream.trail import SESSION_GAP_MS
-from generators.clickstream.visitors import Device, Person
-from generators.engine.randomness import digest, normal
-from generators.engine.simulated import Truth
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.campaigns import labelled
+from millrace_apps.generators.clickstream.carts import Cart
+from millrace_apps.generators.clickstream.checkout import STEPS
+from millrace_apps.generators.clickstream.offers import responds
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.returns import Return
+from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS
+from millrace_apps.generators.clickstream.visitors import Device, Person
+from millrace_apps.generators.engine.randomness import digest, normal
+from millrace_apps.generators.engine.simulated import Truth
 
 _MINUTE_MS: Final = 60_000
 #: A cart that was left longer ago is forgotten by everybody, and an offer's time is over.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from generators.clickstream import truths
-from generators.clickstream.campaigns import DIRECT
-from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.trail import SHOP, Trail
-from generators.clickstream.visitors import Device, make_device
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.campaigns import DIRECT
+from millrace_apps.generators.clickstream.catalogue import Catalogue
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.trail import SHOP, Trail
+from millrace_apps.generators.clickstream.visitors import Device, make_device
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 #: User agents in the form that these crawlers document.
 CRAWLERS: Final = (

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
-from generators.clickstream import truths
-from generators.clickstream.campaigns import Channel, other_campaign
-from generators.clickstream.carts import Cart
-from generators.clickstream.catalogue import Catalogue, Item
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
-from generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
-from generators.engine.randomness import NORMAL, substream
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.campaigns import Channel, other_campaign
+from millrace_apps.generators.clickstream.carts import Cart
+from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
+from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
+from millrace_apps.generators.engine.randomness import NORMAL, substream
 
 #: Views of items that put the item into the cart: 69,332 of 2,664,312 in the RetailRocket data set.
 CART_PER_VIEW: Final = 69_332 / 2_664_312

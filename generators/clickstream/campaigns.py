@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from generators.clickstream.visitors import pick
+from millrace_apps.generators.clickstream.visitors import pick
 
 
 class Channel(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from generators.clickstream.catalogue import Item
+from millrace_apps.generators.clickstream.catalogue import Item
 
 #: A cart that lies idle for less is of no interest to anybody, ms; an app waits at least this long.
 MIN_IDLE_MS: Final = 900_000

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Final
 
-from generators.clickstream.profile import DOMAIN_NAME
-from generators.engine.randomness import normal, substream
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME
+from millrace_apps.generators.engine.randomness import normal, substream
 
 #: Category, share of the items, median price in cents, and the category that goes with it.
 CATEGORIES: Final = (

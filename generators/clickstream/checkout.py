@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from generators.clickstream import truths
-from generators.clickstream.carts import Cart
-from generators.clickstream.events import CheckoutStep
-from generators.clickstream.orders import Order, order_of
-from generators.clickstream.trail import SHOP, Trail
-from generators.clickstream.visitors import Device, Person
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.carts import Cart
+from millrace_apps.generators.clickstream.events import CheckoutStep
+from millrace_apps.generators.clickstream.orders import Order, order_of
+from millrace_apps.generators.clickstream.trail import SHOP, Trail
+from millrace_apps.generators.clickstream.visitors import Device, Person
 
 #: A step is done by the conversion to the power of this: by 55, 44 and 37 of 100 carts if 30 are bought.
 STEPS: Final[tuple[tuple[CheckoutStep, float], ...]] = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from generators.clickstream.events import Consent, Purpose
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.trail import Trail
-from generators.clickstream.visitors import pick
-from generators.engine.randomness import substream
-from generators.engine.simulated import Truth
+from millrace_apps.generators.clickstream.events import Consent, Purpose
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.trail import Trail
+from millrace_apps.generators.clickstream.visitors import pick
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Truth
 
 PURPOSES: Final[tuple[Purpose, ...]] = ("analytics", "personalisation", "marketing")
 #: Answers to the banner and their cumulated shares; who does not answer is asked again next time.

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from generators.engine.simulated import StreamSpec
+from millrace_apps.generators.engine.simulated import StreamSpec
 
 EventType = Literal[
     "page_view",

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from generators.clickstream.events import Click
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
-from generators.engine.randomness import substream
+from millrace_apps.generators.clickstream.events import Click
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
+from millrace_apps.generators.engine.randomness import substream
 
 #: Of the time until the next click a page is read for this share at least, and for no longer than this, ms.
 _LEAST_SHARE, _LONGEST_MS = 0.3, 300_000

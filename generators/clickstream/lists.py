@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.clickstream.catalogue import Catalogue, Item
-from generators.clickstream.events import Click
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.trail import SESSION_GAP_MS
-from generators.engine.randomness import digest
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
+from millrace_apps.generators.clickstream.events import Click
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS
+from millrace_apps.generators.engine.randomness import digest
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.clickstream.answers import OfferMade
-from generators.clickstream.lists import ListMade
-from generators.clickstream.profile import ClickstreamProfile
-from generators.clickstream.simulation import Shop, truth_of_offers
-from generators.engine.loop import Loop
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream.answers import OfferMade
+from millrace_apps.generators.clickstream.lists import ListMade
+from millrace_apps.generators.clickstream.profile import ClickstreamProfile
+from millrace_apps.generators.clickstream.simulation import Shop, truth_of_offers
+from millrace_apps.generators.engine.loop import Loop
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 #: Topics of an app's messages, and what is on them.
 APP_TOPICS: Final[dict[str, type[Any]]] = {
@@ -24,9 +24,9 @@ APP_TOPICS: Final[dict[str, type[Any]]] = {
 class ShopWorld:
     """A shop whose visitors react to offers.
 
-    What nobody reacts to is as :func:`~generators.clickstream.simulation.simulate` has it. Of each offer it
-    is a truth whether it was shown, whether the cart would have been bought anyway, and whether the offer
-    adds a purchase; the truth stands at the next event that happens. So it is of each list that
+    What nobody reacts to is as :func:`~millrace_apps.generators.clickstream.simulation.simulate` has it. Of
+    each offer it is a truth whether it was shown, whether the cart would have been bought anyway, and whether
+    the offer adds a purchase; the truth stands at the next event that happens. So it is of each list that
     somebody reads (``list_clicks``): how likely it was to be clicked, and what was.
 
     Args:

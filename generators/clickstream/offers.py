@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
-from generators.engine.randomness import digest
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
+from millrace_apps.generators.engine.randomness import digest
 
 _SCALE: Final = float(1 << 64)
 

@@ -11,13 +11,13 @@ from zlib import crc32
 
 import msgspec
 
-from generators.clickstream.catalogue import Item
-from generators.clickstream.events import OrderLine, Refund, RefundKind
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.trail import Trail
-from generators.clickstream.visitors import Person
-from generators.engine.randomness import normal, substream
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream.catalogue import Item
+from millrace_apps.generators.clickstream.events import OrderLine, Refund, RefundKind
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.trail import Trail
+from millrace_apps.generators.clickstream.visitors import Person
+from millrace_apps.generators.engine.randomness import normal, substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 #: What a unit of another currency is worth, EUR.
 RATES: Final[Mapping[str, str]] = {"GBP": "1.15", "CHF": "1.06", "SEK": "0.088"}

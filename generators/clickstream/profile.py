@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from generators.engine.profile import Profile, check
-from generators.engine.randomness import digest
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.randomness import digest
 
 DOMAIN_NAME: Final = "clickstream"
 

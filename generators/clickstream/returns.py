@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from generators.clickstream.campaigns import DIRECT, Channel, labelled
-from generators.clickstream.carts import Cart, CartStep
-from generators.clickstream.checkout import STEPS
-from generators.clickstream.trail import SESSION_GAP_MS
-from generators.clickstream.visitors import Device, Person
-from generators.engine.randomness import normal
-from generators.engine.simulated import Truth
+from millrace_apps.generators.clickstream.campaigns import DIRECT, Channel, labelled
+from millrace_apps.generators.clickstream.carts import Cart, CartStep
+from millrace_apps.generators.clickstream.checkout import STEPS
+from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS
+from millrace_apps.generators.clickstream.visitors import Device, Person
+from millrace_apps.generators.engine.randomness import normal
+from millrace_apps.generators.engine.simulated import Truth
 
 _MINUTE_MS: Final = 60_000
 #: How long after: median and spread of a lognormal law, and the latest.

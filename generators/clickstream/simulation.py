@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
-from generators.clickstream import truths
-from generators.clickstream.answers import Answers, OfferMade
-from generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
-from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.lists import ListMade, Lists
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.seasons import Arrivals
-from generators.clickstream.stock import Stock
-from generators.clickstream.visits import Plan, Visits
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.answers import Answers, OfferMade
+from millrace_apps.generators.clickstream.bots import BOT_VISIT_EVENTS, Bots
+from millrace_apps.generators.clickstream.catalogue import Catalogue
+from millrace_apps.generators.clickstream.lists import ListMade, Lists
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.seasons import Arrivals
+from millrace_apps.generators.clickstream.stock import Stock
+from millrace_apps.generators.clickstream.visits import Plan, Visits
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 #: Mean number of events of a visit with all that follows from it; a test holds it to what is simulated.
 VISIT_EVENTS: Final = 4.65

@@ -6,12 +6,12 @@ import math
 from itertools import count
 from typing import Final
 
-from generators.clickstream import truths
-from generators.clickstream.catalogue import Catalogue, Item
-from generators.clickstream.events import ItemChange
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
+from millrace_apps.generators.clickstream.events import ItemChange
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated
 
 #: How long an item is sold out: mean, and at least, ms.
 MEAN_OUT_MS: Final = 20 * 60_000

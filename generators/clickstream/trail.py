@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from generators.clickstream.campaigns import Channel
-from generators.clickstream.catalogue import Item
-from generators.clickstream.events import CheckoutStep, Click, EventType, OrderLine, PageType
-from generators.clickstream.heartbeats import Heartbeats
-from generators.clickstream.profile import Names
-from generators.clickstream.visitors import Device, Touch
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream.campaigns import Channel
+from millrace_apps.generators.clickstream.catalogue import Item
+from millrace_apps.generators.clickstream.events import CheckoutStep, Click, EventType, OrderLine, PageType
+from millrace_apps.generators.clickstream.heartbeats import Heartbeats
+from millrace_apps.generators.clickstream.profile import Names
+from millrace_apps.generators.clickstream.visitors import Device, Touch
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 #: After a pause of more than this a new session begins; a pause of exactly this much does not end one.
 SESSION_GAP_MS: Final = 1_800_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from generators.clickstream.carts import Cart, CartStep, idle_spells
-from generators.clickstream.events import ItemChange
-from generators.clickstream.visitors import Device, Person, Touch
-from generators.engine.simulated import Truth
+from millrace_apps.generators.clickstream.carts import Cart, CartStep, idle_spells
+from millrace_apps.generators.clickstream.events import ItemChange
+from millrace_apps.generators.clickstream.visitors import Device, Person, Touch
+from millrace_apps.generators.engine.simulated import Truth
 
 if TYPE_CHECKING:
-    from generators.clickstream.trail import Trail
+    from millrace_apps.generators.clickstream.trail import Trail
 
 SCENARIOS: Final = {
     "session": "clicks of one visitor with pauses of 30 minutes at most; at all of them",

@@ -7,9 +7,9 @@ from functools import cache
 from itertools import accumulate
 from typing import Final, TypeVar
 
-from generators.clickstream.events import DeviceKind, Gender, Purpose
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.engine.randomness import digest, normal, substream
+from millrace_apps.generators.clickstream.events import DeviceKind, Gender, Purpose
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.engine.randomness import digest, normal, substream
 
 _T = TypeVar("_T")
 

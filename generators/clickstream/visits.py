@@ -6,25 +6,25 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeAlias
 
-from generators.clickstream import truths
-from generators.clickstream.answers import Answers, Left
-from generators.clickstream.browsing import Browser
-from generators.clickstream.campaigns import DIRECT, channel
-from generators.clickstream.carts import Cart
-from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.checkout import STEPS, buy, do_step, remove_some, steps_done
-from generators.clickstream.consents import Consents
-from generators.clickstream.events import Customer, Erasure
-from generators.clickstream.heartbeats import Heartbeats
-from generators.clickstream.lists import Lists
-from generators.clickstream.offers import responds
-from generators.clickstream.orders import Desk
-from generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
-from generators.clickstream.returns import Return, plan_return
-from generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
-from generators.clickstream.visitors import Device, Person, Population
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.clickstream import truths
+from millrace_apps.generators.clickstream.answers import Answers, Left
+from millrace_apps.generators.clickstream.browsing import Browser
+from millrace_apps.generators.clickstream.campaigns import DIRECT, channel
+from millrace_apps.generators.clickstream.carts import Cart
+from millrace_apps.generators.clickstream.catalogue import Catalogue
+from millrace_apps.generators.clickstream.checkout import STEPS, buy, do_step, remove_some, steps_done
+from millrace_apps.generators.clickstream.consents import Consents
+from millrace_apps.generators.clickstream.events import Customer, Erasure
+from millrace_apps.generators.clickstream.heartbeats import Heartbeats
+from millrace_apps.generators.clickstream.lists import Lists
+from millrace_apps.generators.clickstream.offers import responds
+from millrace_apps.generators.clickstream.orders import Desk
+from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
+from millrace_apps.generators.clickstream.returns import Return, plan_return
+from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
+from millrace_apps.generators.clickstream.visitors import Device, Person, Population
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated
 
 #: Something to happen later: gives its events when its time has come.
 Plan: TypeAlias = Callable[[], list[Simulated]]

@@ -5,13 +5,13 @@ is a function over that stream with random numbers of its own, so switching one 
 the bytes of the events nor what the other stages do.
 """
 
-from generators.engine.disturb import Disturbances
-from generators.engine.message import Episode, Fault, Generated, Labels
-from generators.engine.profile import Profile
-from generators.engine.randomness import substream
-from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
-from generators.engine.stages import deliver
-from generators.engine.world import deliver_domain
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.message import Episode, Fault, Generated, Labels
+from millrace_apps.generators.engine.profile import Profile
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
+from millrace_apps.generators.engine.stages import deliver
+from millrace_apps.generators.engine.world import deliver_domain
 
 __all__ = [
     "Disturbances",

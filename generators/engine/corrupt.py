@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.engine.message import Fault, Generated
+from millrace_apps.generators.engine.message import Fault, Generated
 
 _TEXTS: Final = ("", "twelve", "12.50", "NaN")
 #: Variant → the dead letter's reason, where it is not ``schema``.

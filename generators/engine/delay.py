@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from generators.engine.randomness import NORMAL
-from generators.engine.terms import parse_term
 from millrace.errors import UserError
+from millrace_apps.generators.engine.randomness import NORMAL
+from millrace_apps.generators.engine.terms import parse_term
 
 #: One uniform draw gives one of so many delays.
 _STEPS: Final = 4096

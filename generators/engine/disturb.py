@@ -1,7 +1,8 @@
 """Faults beyond lateness, repeats and broken messages: loss, drifted schemas, wrong clocks, silence.
 
-Every stage here is a stream of messages in, a stream of messages out, as in :mod:`generators.engine.stages`:
-one draw per event from numbers of its own, so that no fault moves another.
+Every stage here is a stream of messages in, a stream of messages out, as in
+:mod:`millrace_apps.generators.engine.stages`: one draw per event from numbers of its own, so that no fault
+moves another.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from generators.engine.delay import Delay, parse_delay
-from generators.engine.message import Fault, Generated
-from generators.engine.profile import check
-from generators.engine.stages import Stream
+from millrace_apps.generators.engine.delay import Delay, parse_delay
+from millrace_apps.generators.engine.message import Fault, Generated
+from millrace_apps.generators.engine.profile import check
+from millrace_apps.generators.engine.stages import Stream
 
 #: Makes a message of another schema out of a valid one; None where the event does not allow it.
 Drift: TypeAlias = Callable[[Generated, int, random.Random], Generated | None]

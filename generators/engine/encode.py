@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from generators.engine.disturb import Disturbances
-from generators.engine.message import Fault, Generated, Headers
-from generators.engine.randomness import digest
-from generators.engine.simulated import Domain, Simulated, StreamSpec
-from generators.engine.stages import Stream
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.message import Fault, Generated, Headers
+from millrace_apps.generators.engine.randomness import digest
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec
+from millrace_apps.generators.engine.stages import Stream
 
 _ENCODER: Final = msgspec.json.Encoder()
 #: What a time ends in, by its milliseconds.

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from generators.engine.pace import Clock
-from generators.engine.simulated import Domain, Simulated
 from millrace.errors import MillraceError, UserError
+from millrace_apps.generators.engine.pace import Clock
+from millrace_apps.generators.engine.simulated import Domain, Simulated
 
 #: So much event time passes between two looks at the inbox, ms, …
 STEP_MS: Final = 200

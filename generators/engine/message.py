@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from generators.engine.simulated import Truth
+    from millrace_apps.generators.engine.simulated import Truth
 
 #: Kafka headers, in their order.
 Headers: TypeAlias = list[tuple[str, bytes]]

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from generators.engine.message import Generated
-from generators.engine.shape import Constant, Shape
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.shape import Constant, Shape
 
 #: One wake-up sends all that fell due in this time; a wake-up per message would cost a core at 20,000/s.
 _TICK_S: Final = 0.004

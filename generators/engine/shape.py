@@ -11,8 +11,8 @@ import math
 from abc import ABC, abstractmethod
 from typing import Final
 
-from generators.engine.terms import Term, parse_term
 from millrace.errors import UserError
+from millrace_apps.generators.engine.terms import Term, parse_term
 
 _DAY_S: Final = 86_400.0
 _HOUR_S: Final = 3_600.0

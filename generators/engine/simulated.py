@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from generators.engine.profile import Profile
+from millrace_apps.generators.engine.profile import Profile
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from generators.engine.delay import Delay
-from generators.engine.message import Fault, Generated
-from generators.engine.profile import Profile
-from generators.engine.randomness import substream
+from millrace_apps.generators.engine.delay import Delay
+from millrace_apps.generators.engine.message import Fault, Generated
+from millrace_apps.generators.engine.profile import Profile
+from millrace_apps.generators.engine.randomness import substream
 
 Stream: TypeAlias = Iterator[Generated]
 #: Makes a broken message out of a valid one: ``(event, number, random numbers) → message``.

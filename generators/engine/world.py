@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from generators.engine.corrupt import StructCorruptor
-from generators.engine.disturb import Disturbances, beside, lost, silent, windows
-from generators.engine.encode import encoded
-from generators.engine.message import Generated
-from generators.engine.profile import Profile, check
-from generators.engine.randomness import digest, substream
-from generators.engine.simulated import Domain, Simulated
-from generators.engine.stages import (
+from millrace_apps.generators.engine.corrupt import StructCorruptor
+from millrace_apps.generators.engine.disturb import Disturbances, beside, lost, silent, windows
+from millrace_apps.generators.engine.encode import encoded
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.randomness import digest, substream
+from millrace_apps.generators.engine.simulated import Domain, Simulated
+from millrace_apps.generators.engine.stages import (
     Stream,
     delayed,
     disorder,

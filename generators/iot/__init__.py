@@ -2,14 +2,21 @@
 
 from typing import Final
 
-from generators.engine.simulated import Domain, StreamSpec
-from generators.iot.events import Equipment, Heartbeat, MachineError, Maintenance, Reading, Status
-from generators.iot.faults import GATEWAY_OUTAGE, MACHINE_SILENCE, SENSOR_FAULTS
-from generators.iot.fleet import assets
-from generators.iot.machines import AVERTED
-from generators.iot.models import MODELS
-from generators.iot.profile import IotProfile
-from generators.iot.simulation import EXCEEDANCE, simulate
+from millrace_apps.generators.engine.simulated import Domain, StreamSpec
+from millrace_apps.generators.iot.events import (
+    Equipment,
+    Heartbeat,
+    MachineError,
+    Maintenance,
+    Reading,
+    Status,
+)
+from millrace_apps.generators.iot.faults import GATEWAY_OUTAGE, MACHINE_SILENCE, SENSOR_FAULTS
+from millrace_apps.generators.iot.fleet import assets
+from millrace_apps.generators.iot.machines import AVERTED
+from millrace_apps.generators.iot.models import MODELS
+from millrace_apps.generators.iot.profile import IotProfile
+from millrace_apps.generators.iot.simulation import EXCEEDANCE, simulate
 
 _FAULTS: Final = {
     "stuck": "the sensor repeats one value",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.engine.simulated import Simulated
 
 #: Makes something happen at its time (ms) and returns the events of it.
 Action: TypeAlias = Callable[[int], Iterable[Simulated]]

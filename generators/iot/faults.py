@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from generators.engine.simulated import Simulated, Truth
-from generators.iot.agenda import Agenda
-from generators.iot.events import MachineError
-from generators.iot.fleet import Fleet, Gateway, Machine, Sensor, SensorFault, Silence
-from generators.iot.laws import exponential, lognormal
-from generators.iot.models import CONVERSIONS
-from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot.agenda import Agenda
+from millrace_apps.generators.iot.events import MachineError
+from millrace_apps.generators.iot.fleet import Fleet, Gateway, Machine, Sensor, SensorFault, Silence
+from millrace_apps.generators.iot.laws import exponential, lognormal
+from millrace_apps.generators.iot.models import CONVERSIONS
+from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
 
 STUCK: Final = "stuck"
 SPIKE: Final = "spike"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
-from generators.engine.randomness import digest, substream
-from generators.engine.simulated import Simulated, Truth
-from generators.iot.events import VOCABULARIES, Equipment, MeasuringPoint
-from generators.iot.laws import HOUR_MS, Draws, Shifts, weibull_life
-from generators.iot.models import MODELS, ComponentModel, MachineModel, SensorModel
-from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.generators.engine.randomness import digest, substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot.events import VOCABULARIES, Equipment, MeasuringPoint
+from millrace_apps.generators.iot.laws import HOUR_MS, Draws, Shifts, weibull_life
+from millrace_apps.generators.iot.models import MODELS, ComponentModel, MachineModel, SensorModel
+from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
 
 #: UTC offsets of the plants' clocks, hours, in turn.
 _OFFSETS_H: Final = (1, 0, -5, 9)

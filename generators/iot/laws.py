@@ -10,7 +10,7 @@ from hashlib import blake2b
 from math import exp, log
 from typing import Final
 
-from generators.engine.randomness import normal
+from millrace_apps.generators.engine.randomness import normal
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

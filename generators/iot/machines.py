@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from generators.engine.simulated import Simulated, Truth
-from generators.iot.agenda import Agenda
-from generators.iot.events import (
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot.agenda import Agenda
+from millrace_apps.generators.iot.events import (
     FAILED,
     IDLE,
     MAINTENANCE,
@@ -21,9 +21,9 @@ from generators.iot.events import (
     Regime,
     Status,
 )
-from generators.iot.fleet import Component, Fleet, Machine, Work
-from generators.iot.laws import HOUR_MS, exponential, lognormal, weibull_life
-from generators.iot.profile import IotProfile
+from millrace_apps.generators.iot.fleet import Component, Fleet, Machine, Work
+from millrace_apps.generators.iot.laws import HOUR_MS, exponential, lognormal, weibull_life
+from millrace_apps.generators.iot.profile import IotProfile
 
 AVERTED: Final = "averted_failure"
 #: Load by regime; running has the machine's own, overload is drawn.

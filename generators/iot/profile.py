@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from generators.engine.profile import Profile, check
-from generators.iot.models import MODELS
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.iot.models import MODELS
 
 #: A device says that it lives once in this many ticks.
 HEARTBEAT_TICKS = 10

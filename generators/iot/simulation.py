@@ -7,15 +7,24 @@ from itertools import count, islice
 from math import exp, pi, sin
 from typing import Final
 
-from generators.engine.randomness import NORMAL, substream
-from generators.engine.simulated import Simulated, Truth
-from generators.iot.agenda import Agenda
-from generators.iot.events import Heartbeat, Reading
-from generators.iot.faults import Troubles, distort, heard
-from generators.iot.fleet import Fleet, Gateway, Machine, Plant, Sensor, has_second, registered, second_of
-from generators.iot.laws import DAY_MS
-from generators.iot.machines import Life
-from generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.generators.engine.randomness import NORMAL, substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot.agenda import Agenda
+from millrace_apps.generators.iot.events import Heartbeat, Reading
+from millrace_apps.generators.iot.faults import Troubles, distort, heard
+from millrace_apps.generators.iot.fleet import (
+    Fleet,
+    Gateway,
+    Machine,
+    Plant,
+    Sensor,
+    has_second,
+    registered,
+    second_of,
+)
+from millrace_apps.generators.iot.laws import DAY_MS
+from millrace_apps.generators.iot.machines import Life
+from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
 
 EXCEEDANCE: Final = "limit_exceeded"
 #: Time constants of the load's fluctuation, of losses and of warming up, seconds of plant life.

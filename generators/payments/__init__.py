@@ -1,9 +1,9 @@
 """Payments: transactions of cards at terminals and online, nine kinds of fraud, labels that come later."""
 
-from generators.engine.simulated import Domain, StreamSpec
-from generators.payments.events import Label, Transaction
-from generators.payments.profile import SCENARIOS, PaymentsProfile
-from generators.payments.simulation import simulate
+from millrace_apps.generators.engine.simulated import Domain, StreamSpec
+from millrace_apps.generators.payments.events import Label, Transaction
+from millrace_apps.generators.payments.profile import SCENARIOS, PaymentsProfile
+from millrace_apps.generators.payments.simulation import simulate
 
 __all__ = ["DOMAIN", "SCENARIOS", "Label", "PaymentsProfile", "Transaction", "simulate"]
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from generators.engine.simulated import Truth
-from generators.payments.events import Transaction
-from generators.payments.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme
-from generators.payments.world import Card, Merchant, Terminal, Watch, distance_km
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.payments.events import Transaction
+from millrace_apps.generators.payments.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme
+from millrace_apps.generators.payments.world import Card, Merchant, Terminal, Watch, distance_km
 
 #: Cities that are farther apart are never one trip of an hour; those of one city are below 60 km.
 FAR_KM: Final = 500

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
-from generators.engine.randomness import normal
-from generators.engine.simulated import Simulated, Truth
-from generators.payments.events import Label, LabelSource
+from millrace_apps.generators.engine.randomness import normal
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.payments.events import Label, LabelSource
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000

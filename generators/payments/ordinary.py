@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from generators.engine.randomness import NORMAL, digest, substream
-from generators.payments.events import Kind, Transaction
-from generators.payments.names import ORDINARY, scattered
-from generators.payments.profile import PaymentsProfile
-from generators.payments.world import DOMAIN, Card, Terminal, World, distance_km
+from millrace_apps.generators.engine.randomness import NORMAL, digest, substream
+from millrace_apps.generators.payments.events import Kind, Transaction
+from millrace_apps.generators.payments.names import ORDINARY, scattered
+from millrace_apps.generators.payments.profile import PaymentsProfile
+from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, World, distance_km
 
 #: Purchases that are given back, of those at a card that owes no refund yet.
 _REFUNDED: Final = 0.012

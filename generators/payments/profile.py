@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.profile import Profile, check
 
 #: Kind of fraud → what it is.
 SCENARIOS: Final = {

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from heapq import heappush
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from generators.engine.randomness import substream
-from generators.engine.simulated import Truth
-from generators.payments.events import Transaction
-from generators.payments.names import scattered
-from generators.payments.profile import SCENARIOS, PaymentsProfile
-from generators.payments.world import DOMAIN, Card, Terminal, Watch, World, random_ip
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.payments.events import Transaction
+from millrace_apps.generators.payments.names import scattered
+from millrace_apps.generators.payments.profile import SCENARIOS, PaymentsProfile
+from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, Watch, World, random_ip
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -75,7 +75,7 @@ class Scheme:
         run: Prefix that makes ids unique among runs.
     """
 
-    #: Its name in :data:`~generators.payments.profile.SCENARIOS`.
+    #: Its name in :data:`~millrace_apps.generators.payments.profile.SCENARIOS`.
     kind: ClassVar[str]
     #: Its share of all frauds begun.
     share: ClassVar[float]

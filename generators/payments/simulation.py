@@ -8,16 +8,16 @@ from heapq import heappop
 from itertools import count, islice
 from typing import Final
 
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated, Truth
-from generators.payments.events import Transaction
-from generators.payments.frauds import ALL
-from generators.payments.labels import LABELLED_GENUINE, Labels
-from generators.payments.ordinary import Life, Ordinary, at_terminal, online
-from generators.payments.profile import PaymentsProfile
-from generators.payments.rhythm import day_and_night
-from generators.payments.schemes import Plans, Purchase, Scheme
-from generators.payments.world import DOMAIN, Card, Terminal, World
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.payments.events import Transaction
+from millrace_apps.generators.payments.frauds import ALL
+from millrace_apps.generators.payments.labels import LABELLED_GENUINE, Labels
+from millrace_apps.generators.payments.ordinary import Life, Ordinary, at_terminal, online
+from millrace_apps.generators.payments.profile import PaymentsProfile
+from millrace_apps.generators.payments.rhythm import day_and_night
+from millrace_apps.generators.payments.schemes import Plans, Purchase, Scheme
+from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, World
 
 
 def simulate(profile: PaymentsProfile) -> Iterator[Simulated]:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from generators.engine.randomness import normal, substream
-from generators.payments.names import ORDINARY, scattered
+from millrace_apps.generators.engine.randomness import normal, substream
+from millrace_apps.generators.payments.names import ORDINARY, scattered
 
 if TYPE_CHECKING:
-    from generators.engine.simulated import Truth
-    from generators.payments.events import Transaction
-    from generators.payments.profile import PaymentsProfile
+    from millrace_apps.generators.engine.simulated import Truth
+    from millrace_apps.generators.payments.events import Transaction
+    from millrace_apps.generators.payments.profile import PaymentsProfile
 
 DOMAIN: Final = "payments"
 

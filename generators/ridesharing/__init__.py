@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from generators.engine.simulated import Domain, StreamSpec
-from generators.ridesharing.agents import World
-from generators.ridesharing.dispatch import NearestDispatcher
-from generators.ridesharing.events import (
+from millrace_apps.generators.engine.simulated import Domain, StreamSpec
+from millrace_apps.generators.ridesharing.agents import World
+from millrace_apps.generators.ridesharing.dispatch import NearestDispatcher
+from millrace_apps.generators.ridesharing.events import (
     Cancellation,
     DriverAnswer,
     DriverLocation,
@@ -16,8 +16,8 @@ from generators.ridesharing.events import (
     RideRequest,
     TripProgress,
 )
-from generators.ridesharing.profile import NAME, RidesProfile
-from generators.ridesharing.simulation import simulate
+from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
+from millrace_apps.generators.ridesharing.simulation import simulate
 
 __all__ = ["DOMAIN", "NearestDispatcher", "RidesProfile", "World", "simulate"]
 

@@ -6,24 +6,31 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-from generators.engine.randomness import digest
-from generators.engine.simulated import Simulated
-from generators.ridesharing.city import City, distance_m
-from generators.ridesharing.draws import chance
-from generators.ridesharing.drivers import (
+from millrace_apps.generators.engine.randomness import digest
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.ridesharing.city import City, distance_m
+from millrace_apps.generators.ridesharing.draws import chance
+from millrace_apps.generators.ridesharing.drivers import (
     DAY_MS,
     Driver,
     answer_delay_ms,
     decide,
     shift_of,
 )
-from generators.ridesharing.emitter import Emitter, Truths
-from generators.ridesharing.events import FINAL_RELEASES, Assignment, Message, Offer, Quote, Release
-from generators.ridesharing.fleet import Fleet
-from generators.ridesharing.profile import NAME, RidesProfile
-from generators.ridesharing.riders import Demand, Ride
-from generators.ridesharing.rides import Rides
-from generators.ridesharing.timers import Due, Timers
+from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
+from millrace_apps.generators.ridesharing.events import (
+    FINAL_RELEASES,
+    Assignment,
+    Message,
+    Offer,
+    Quote,
+    Release,
+)
+from millrace_apps.generators.ridesharing.fleet import Fleet
+from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
+from millrace_apps.generators.ridesharing.riders import Demand, Ride
+from millrace_apps.generators.ridesharing.rides import Rides
+from millrace_apps.generators.ridesharing.timers import Due, Timers
 
 #: An accept that nobody confirms holds a driver this long, ms.
 UNCONFIRMED_MS: Final = 60_000

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, distance_m
-from generators.ridesharing.events import (
+from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, distance_m
+from millrace_apps.generators.ridesharing.events import (
     Assignment,
     Cancellation,
     DriverAnswer,
@@ -73,8 +73,8 @@ class NearestDispatcher:
 
     It knows what the events say and nothing else, as an app does.
 
-    >>> from generators.ridesharing.agents import World
-    >>> from generators.ridesharing.profile import RidesProfile
+    >>> from millrace_apps.generators.ridesharing.agents import World
+    >>> from millrace_apps.generators.ridesharing.profile import RidesProfile
     >>> profile = RidesProfile(seed=3, drivers=100, requests_per_hour=200, rings=2)
     >>> world, dispatcher = World(profile), NearestDispatcher()
     >>> for window in range(1_200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from generators.engine.randomness import digest, normal
+from millrace_apps.generators.engine.randomness import digest, normal
 
 _DIGITS: Final = 13
 _SCALE: Final = float(16**_DIGITS)

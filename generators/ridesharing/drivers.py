@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from generators.ridesharing.city import HOUR_MS
-from generators.ridesharing.draws import chance, exponential
-from generators.ridesharing.events import DriverState, Offer, VehicleClass
-from generators.ridesharing.profile import SHIFT_HOURS, WORKDAYS, RidesProfile
-from generators.ridesharing.riders import CLASSES
+from millrace_apps.generators.ridesharing.city import HOUR_MS
+from millrace_apps.generators.ridesharing.draws import chance, exponential
+from millrace_apps.generators.ridesharing.events import DriverState, Offer, VehicleClass
+from millrace_apps.generators.ridesharing.profile import SHIFT_HOURS, WORKDAYS, RidesProfile
+from millrace_apps.generators.ridesharing.riders import CLASSES
 
 Duty = Literal["off", "idle", "offered", "accepted", "approaching", "waiting", "on_trip"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from generators.engine.simulated import Simulated, Truth
-from generators.ridesharing.city import degrees
-from generators.ridesharing.drivers import Driver
-from generators.ridesharing.events import (
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.ridesharing.city import degrees
+from millrace_apps.generators.ridesharing.drivers import Driver
+from millrace_apps.generators.ridesharing.events import (
     Cancellation,
     CancelReason,
     DriverAnswer,
@@ -17,7 +17,7 @@ from generators.ridesharing.events import (
     RideRequest,
     TripProgress,
 )
-from generators.ridesharing.riders import Ride
+from millrace_apps.generators.ridesharing.riders import Ride
 
 Truths = tuple[Truth, ...]
 

@@ -6,15 +6,15 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from generators.engine.randomness import NORMAL
-from generators.engine.simulated import Simulated
-from generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, City
-from generators.ridesharing.draws import chance
-from generators.ridesharing.drivers import NEVER, REPORTED, Driver, vehicle_class
-from generators.ridesharing.emitter import Emitter, Truths
-from generators.ridesharing.events import DriverLocation
-from generators.ridesharing.profile import RidesProfile
-from generators.ridesharing.riders import point_in
+from millrace_apps.generators.engine.randomness import NORMAL
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, City
+from millrace_apps.generators.ridesharing.draws import chance
+from millrace_apps.generators.ridesharing.drivers import NEVER, REPORTED, Driver, vehicle_class
+from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
+from millrace_apps.generators.ridesharing.events import DriverLocation
+from millrace_apps.generators.ridesharing.profile import RidesProfile
+from millrace_apps.generators.ridesharing.riders import point_in
 
 #: Standard deviation of a position, metres.
 GPS_ERROR_M: Final = 5.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from generators.engine.loop import Loop
-from generators.ridesharing.agents import World
-from generators.ridesharing.events import Assignment, Offer, Quote, Release
+from millrace_apps.generators.engine.loop import Loop
+from millrace_apps.generators.ridesharing.agents import World
+from millrace_apps.generators.ridesharing.events import Assignment, Offer, Quote, Release
 
 #: Topics of an app's messages, and what is on them.
 APP_TOPICS: Final[dict[str, type[Any]]] = {

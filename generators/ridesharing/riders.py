@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, Literal
 
-from generators.engine.randomness import substream
-from generators.ridesharing.city import HOUR_MS, City, Zone, demand_factor
-from generators.ridesharing.draws import exponential, lognormal
-from generators.ridesharing.events import VehicleClass
-from generators.ridesharing.profile import NAME, RidesProfile
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.ridesharing.city import HOUR_MS, City, Zone, demand_factor
+from millrace_apps.generators.ridesharing.draws import exponential, lognormal
+from millrace_apps.generators.ridesharing.events import VehicleClass
+from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
 
 #: Riders on file; a rider may ask again, even while waiting.
 RIDERS: Final = 500_000
@@ -106,7 +106,7 @@ class Demand:
         city: Where.
         prefix: What request ids begin with.
 
-    >>> from generators.ridesharing.profile import RidesProfile
+    >>> from millrace_apps.generators.ridesharing.profile import RidesProfile
     >>> demand = Demand(RidesProfile(seed=7, drivers=100), City(rings=2), "run-r")
     >>> first, second = demand.next_ride(), demand.next_ride()
     >>> first.request_id, first.at_ms <= second.at_ms

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from generators.engine.simulated import Truth
-from generators.ridesharing.draws import chance
-from generators.ridesharing.emitter import Emitter, Truths, quote_of
-from generators.ridesharing.events import CancelReason, Quote
-from generators.ridesharing.profile import RidesProfile
-from generators.ridesharing.riders import Demand, Ride
-from generators.ridesharing.timers import Due, Timers
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.ridesharing.draws import chance
+from millrace_apps.generators.ridesharing.emitter import Emitter, Truths, quote_of
+from millrace_apps.generators.ridesharing.events import CancelReason, Quote
+from millrace_apps.generators.ridesharing.profile import RidesProfile
+from millrace_apps.generators.ridesharing.riders import Demand, Ride
+from millrace_apps.generators.ridesharing.timers import Due, Timers
 
 #: A rider waits so long for a quote, then requests without one, ms.
 QUOTE_PATIENCE_MS: Final = 180_000

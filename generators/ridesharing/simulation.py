@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from generators.engine.simulated import Simulated
-from generators.ridesharing.agents import World
-from generators.ridesharing.dispatch import WINDOW_MS, NearestDispatcher
-from generators.ridesharing.profile import RidesProfile
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.ridesharing.agents import World
+from millrace_apps.generators.ridesharing.dispatch import WINDOW_MS, NearestDispatcher
+from millrace_apps.generators.ridesharing.profile import RidesProfile
 
 
 def simulate(profile: RidesProfile) -> Iterator[Simulated]:

@@ -1,7 +1,7 @@
 """Small worlds for recipes: trades of shares, requests to a web server, orders step by step."""
 
-from generators.small.orders import ORDERS
-from generators.small.stocks import STOCKS
-from generators.small.weblogs import WEBLOGS
+from millrace_apps.generators.small.orders import ORDERS
+from millrace_apps.generators.small.stocks import STOCKS
+from millrace_apps.generators.small.weblogs import WEBLOGS
 
 __all__ = ["ORDERS", "STOCKS", "WEBLOGS"]

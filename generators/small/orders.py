@@ -11,10 +11,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from generators.engine.profile import Profile, check
-from generators.engine.randomness import digest, normal, substream
-from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
-from generators.small.slots import Plans
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.randomness import digest, normal, substream
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
+from millrace_apps.generators.small.slots import Plans
 
 Step: TypeAlias = Literal["created", "paid", "picked", "packed", "shipped", "delivered", "cancelled"]
 #: Step → median time since the step before, hours of the warehouse.

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Generic, TypeVar
 
-from generators.engine.profile import Profile
-from generators.engine.randomness import substream
+from millrace_apps.generators.engine.profile import Profile
+from millrace_apps.generators.engine.randomness import substream
 
 T = TypeVar("T")
 

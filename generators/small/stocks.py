@@ -10,10 +10,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from generators.engine.profile import Profile, check
-from generators.engine.randomness import digest, normal, substream
-from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
-from generators.small.slots import Chance, Zipf
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.randomness import digest, normal, substream
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
+from millrace_apps.generators.small.slots import Chance, Zipf
 
 JUMP: Final = "jump"
 V_SHAPE: Final = "v_shape"

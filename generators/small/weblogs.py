@@ -11,10 +11,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from generators.engine.profile import Profile, check
-from generators.engine.randomness import digest, normal, substream
-from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
-from generators.small.slots import Chance, Plans, Zipf, times
+from millrace_apps.generators.engine.profile import Profile, check
+from millrace_apps.generators.engine.randomness import digest, normal, substream
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
+from millrace_apps.generators.small.slots import Chance, Plans, Zipf, times
 
 BRUTE_FORCE: Final = "brute_force"
 PASSWORD_SPRAY: Final = "password_spray"  # noqa: S105 - the name of an attack

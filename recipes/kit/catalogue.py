@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_args
 
-import recipes
 from millrace.errors import UserError
-from recipes.kit.run import Engine
+from millrace_apps import recipes
+from millrace_apps.recipes.kit.run import Engine
 
 
 class UnknownRecipe(UserError):
@@ -40,7 +40,7 @@ class Recipe:
     @property
     def module(self) -> ModuleType:
         """The module it stands in."""
-        return importlib.import_module(f"recipes.{self.path.stem}")
+        return importlib.import_module(f"millrace_apps.recipes.{self.path.stem}")
 
     @property
     def source(self) -> str:

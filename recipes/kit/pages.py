@@ -1,6 +1,6 @@
 """Brings ``docs/concepts`` up to date: the output on each recipe's page, and the index of the pages.
 
-``python -m recipes.kit.pages`` writes what has changed; a test says when that is to be done.
+``python -m millrace_apps.recipes.kit.pages`` writes what has changed; a test says when that is to be done.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from recipes.kit.catalogue import Recipe, catalogue
-from recipes.kit.run import Run
+from millrace_apps.recipes.kit.catalogue import Recipe, catalogue
+from millrace_apps.recipes.kit.run import Run
 
 PAGES: Final = Path(__file__).resolve().parents[2] / "docs" / "concepts"
 _BLOCK: Final = re.compile(r"^```text\n\$ millrace recipe run .*?\n```$", re.MULTILINE | re.DOTALL)
@@ -19,7 +19,7 @@ _INDEX: Final = """\
 # Recipes
 
 One short file per concept, to run, to read and to change. Each page has a picture, what one sees, and what to
-try. This list is made by `python -m recipes.kit.pages`.
+try. This list is made by `python -m millrace_apps.recipes.kit.pages`.
 
 ```text
 millrace recipe list                                   what there is

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from millrace import KeyedProcess
 from millrace.host.system import Drain, Tick
 from millrace.time import ms
-from recipes.kit.play import Control, Out, Plan, Restart, Turn, decoded, play_in_memory
-from recipes.kit.text import clock, told
+from millrace_apps.recipes.kit.play import Control, Out, Plan, Restart, Turn, decoded, play_in_memory
+from millrace_apps.recipes.kit.text import clock, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class Run:
     def spark(self) -> SparkSession:
         """The Spark session of this run."""
         if self._session is None:
-            from recipes.kit.session import start_session
+            from millrace_apps.recipes.kit.session import start_session
 
             print("starting Spark …", file=sys.stderr)
             self._session = self._stack.enter_context(start_session())
@@ -143,7 +143,7 @@ class Keyed:
         if self.run.engine == "memory":
             play_in_memory(self.plan, teller)
         else:
-            from recipes.kit.spark import play_on_spark
+            from millrace_apps.recipes.kit.spark import play_on_spark
 
             play_on_spark(self.plan, teller, self.run.spark, self.run.folder())
         self.run.say("")

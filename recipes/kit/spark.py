@@ -15,8 +15,8 @@ from millrace.host.spark import ConnectedStreams, KeyedStream, ProcessedStream, 
 from millrace.host.spark_clock import announced
 from millrace.host.system import Drain, Tick, encode_system
 from millrace.runtime.clock_files import Epoch
-from recipes.kit.files import write_file
-from recipes.kit.play import END, Control, Out, Plan, Restart, Teller, Turn, turns
+from millrace_apps.recipes.kit.files import write_file
+from millrace_apps.recipes.kit.play import END, Control, Out, Plan, Restart, Teller, Turn, turns
 
 _SCHEMA: Final = "value string, source string, control boolean, arrived long"
 #: Few, because every control event goes to each of them.

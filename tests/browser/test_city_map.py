@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from apps.ridesharing import dashboard
-from apps.ridesharing.app import app as ridesharing
-from apps.ridesharing.dashboard_city import city
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.serve import serving, wall_clock_ms
 from millrace.runtime.settings import load_settings
+from millrace_apps.ridesharing import dashboard
+from millrace_apps.ridesharing.app import app as ridesharing
+from millrace_apps.ridesharing.dashboard_city import city
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.ridesharing.tables import RidesRecords, rides_folder

@@ -16,9 +16,6 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from apps.fraud import dashboard
-from apps.fraud.app import app as fraud
-from apps.fraud.cases_store import case_view
 from millrace.dashboard.access import Access
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
@@ -28,6 +25,9 @@ from millrace.dashboard.views import Column, Point, Points, Table
 from millrace.operations.roster import Role, RosterFile
 from millrace.runtime.settings import load_settings
 from millrace.serving.gate import RateLimit
+from millrace_apps.fraud import dashboard
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.cases_store import case_view
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions

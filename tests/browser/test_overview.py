@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from apps.fraud import dashboard
-from apps.fraud.app import app as fraud
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.serve import serving, wall_clock_ms
@@ -17,6 +15,8 @@ from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import announced_job, jobs_folder
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud import dashboard
+from millrace_apps.fraud.app import app as fraud
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import Look
 from tests.unit.apps.fraud.tables import fraud_folder

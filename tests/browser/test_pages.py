@@ -62,7 +62,7 @@ def test_a_page_is_live_and_readable_wide_and_narrow_light_and_dark(
 ) -> None:
     case = CASES[name]
     case.fill(tmp_path)
-    app = importlib.import_module(f"apps.{case.package}.app").app
+    app = importlib.import_module(f"millrace_apps.{case.package}.app").app
     settings = load_settings(app.settings, app=name, env={})
     data = AppData(app, settings, tmp_path, wall_clock_ms)
     with serving({name: LivePage(data, load_page(app), interval_ms=300)}) as (url, _):
@@ -90,7 +90,7 @@ def test_a_page_is_live_and_readable_wide_and_narrow_light_and_dark(
 
 def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: Look) -> None:
     CASES["clickstream"].fill(tmp_path)
-    app = importlib.import_module("apps.clickstream.app").app
+    app = importlib.import_module("millrace_apps.clickstream.app").app
     data = AppData(app, load_settings(app.settings, app="clickstream", env={}), tmp_path, wall_clock_ms)
     with serving({"clickstream": LivePage(data, load_page(app), interval_ms=300)}) as (url, _):
         page = look(f"{url}/#/clickstream", width=1280, dark=False)

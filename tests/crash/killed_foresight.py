@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from apps.iot_maintenance.app import app
-from apps.iot_maintenance.settings import IotSettings
 from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
+from millrace_apps.iot_maintenance.app import app
+from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.crash.killed_run import Bomb, plant
 
 #: The app's settings beside folders.

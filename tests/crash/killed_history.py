@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from apps.fraud.evaluation.history_app import HistorySettings, app
 from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.evaluation.history_app import HistorySettings, app
 from tests.crash.killed_run import Bomb, plant
 
 

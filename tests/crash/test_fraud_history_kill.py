@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from apps.fraud.evaluation.history_app import HistorySettings
-from apps.fraud.evaluation.oracle import handbook_features, mismatches
-from apps.fraud.evaluation.recorded import numbers, write_records
-from apps.fraud.labels import DAY_MS
-from generators.handbook import HandbookProfile, simulate_handbook
+from millrace_apps.fraud.evaluation.history_app import HistorySettings
+from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
+from millrace_apps.fraud.evaluation.recorded import numbers, write_records
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.generators.handbook import HandbookProfile, simulate_handbook
 
 pytestmark = pytest.mark.matrix  # three starts of Spark
 

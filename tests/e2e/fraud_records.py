@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from apps.fraud.events import Label, Transaction
-from apps.fraud.settings import FraudSettings
 from millrace.runtime.replay import Record
+from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.settings import FraudSettings
 
 
 def in_batches(

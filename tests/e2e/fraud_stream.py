@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from apps.fraud.events import Decision, Transaction
-from apps.fraud.feature_types import CardFeatures
-from apps.fraud.features import Features
-from apps.fraud.reasons import entity_reasons, score_of
-from apps.fraud.scoring import Thresholds, action_for, assess
-from generators.engine import Generated
-from generators.engine.message import Fault
-from generators.fraud import FraudProfile, fraud_events
 from millrace.testing.kafka import Record, TopicFactory, produce
+from millrace_apps.fraud.events import Decision, Transaction
+from millrace_apps.fraud.feature_types import CardFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.reasons import entity_reasons, score_of
+from millrace_apps.fraud.scoring import Thresholds, action_for, assess
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.message import Fault
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from tests.oracles.fraud import FEATURES, depends_on_cuts, expected_decisions
 
 PARTITIONS = 2

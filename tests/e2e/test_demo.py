@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from apps.fraud.demo import checks
-from apps.fraud.ledger import read_ledger
-from apps.fraud.settings import FraudSettings
 from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
 from millrace.runtime.plans import kept_links, kept_plan
+from millrace_apps.fraud.demo import checks
+from millrace_apps.fraud.ledger import read_ledger
+from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 
 

@@ -51,7 +51,7 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
     tmp_path: Path,
 ) -> None:
     assert imports(bare_python, "pyspark, msgspec, pandas", tmp_path)
-    for module in ("millrace", "apps.fraud"):
+    for module in ("millrace", "millrace_apps.fraud"):
         assert not imports(bare_python, module, tmp_path)
 
     topics, root = reference.topics.with_new_outputs(topic_factory), tmp_path / "app"

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from apps.fraud.cases import CaseBook
-from apps.fraud.cases_app import CaseSettings
-from apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition, QueueEntry
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.events import Control
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing.kafka import TopicFactory, consume_all, produce
+from millrace_apps.fraud.cases import CaseBook
+from millrace_apps.fraud.cases_app import CaseSettings
+from millrace_apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition, QueueEntry
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.events import Control
 from tests.e2e.fraud_runs import MILLRACE, Command
 from tests.unit.apps.fraud.case_book_cases import HOUR, alert, history
 

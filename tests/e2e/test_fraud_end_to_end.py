@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from apps.fraud.events import Control, Transaction
-from generators.engine import Generated
-from generators.fraud import FraudProfile, fraud_events
-from generators.payments import PaymentsProfile, simulate
-from generators.payments import Transaction as Paid
 from millrace.cli import build
 from millrace.privacy.fields import treatments
 from millrace.privacy.keys import read_ring
 from millrace.privacy.masking import Masker
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
+from millrace_apps.fraud.events import Control, Transaction
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.payments import PaymentsProfile, simulate
+from millrace_apps.generators.payments import Transaction as Paid
 from tests.e2e.conftest import Reference
 from tests.e2e.fraud_runs import (
     TABLES,

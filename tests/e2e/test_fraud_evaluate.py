@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from generators.handbook import HandbookProfile, simulate_handbook
+from millrace_apps.generators.handbook import HandbookProfile, simulate_handbook
 
 pytestmark = pytest.mark.matrix  # Spark, four forests and pandas: above a minute
 

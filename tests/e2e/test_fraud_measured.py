@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.events import Label, Transaction
-from apps.fraud.settings import FraudSettings
 from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_records import in_batches
 from tests.unit.apps.fraud.cases import DAY
 from tests.unit.apps.fraud.chain import a_life_with_labels

@@ -13,11 +13,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
-from apps.fraud.cli import app
-from apps.fraud.handbook.events import PaymentFeatures
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import INPUTS
-from apps.fraud.model.learner import LEARNER
 from millrace.errors import MillraceError
 from millrace.models.beginning import export_first
 from millrace.models.exports import Exports
@@ -26,6 +21,11 @@ from millrace.models.manifest import BrokenModel
 from millrace.models.places import default_uri
 from millrace.models.registry import Registry
 from millrace.models.serving import ServedModel
+from millrace_apps.fraud.cli import app
+from millrace_apps.fraud.handbook.events import PaymentFeatures
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.estimator import INPUTS
+from millrace_apps.fraud.model.learner import LEARNER
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables
 

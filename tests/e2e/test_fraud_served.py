@@ -8,13 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, LIVE_NAME, LIVE_READER, flat
-from apps.fraud.settings import FraudSettings
 from millrace.models.exports import Exports
 from millrace.models.tables import matrix
 from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.model.live import LIVE_COLUMNS, LIVE_INPUTS, LIVE_NAME, LIVE_READER, flat
+from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_records import in_batches
 from tests.unit.apps.fraud.chain import a_life_with_labels
 from tests.unit.millrace.models.cases import manifest

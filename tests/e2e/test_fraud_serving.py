@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.serving import Sizes, serve
+from millrace_apps.benchmarks.serving import Sizes, serve
 
 
 @pytest.mark.matrix

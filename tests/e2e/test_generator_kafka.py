@@ -17,14 +17,14 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
-from generators.fraud import FraudProfile, fraud_events
-from generators.ledger_records import read_ledger
 from millrace.cli.doctor import app as doctor
 from millrace.kafka.admin import SENT_TIME, delete_topics, end_offsets, topic_configs, topic_partitions
 from millrace.runtime.apps import load_app
 from millrace.runtime.job import Job
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.testing.kafka import TopicFactory, consume_all
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.ledger_records import read_ledger
 
 COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "fraud"]
 FAULTS = ["--late", "0.02", "--lateness", "2s", "--duplicates", "0.02", "--malformed", "0.02"]

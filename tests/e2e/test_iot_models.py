@@ -12,10 +12,10 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner, Result
 
-from apps.iot_maintenance.evaluation.stream import run, settings_for
-from apps.iot_maintenance.foresight.model_cli import app
-from apps.iot_maintenance.foresight.models import Forecaster
 from millrace.errors import MillraceError
+from millrace_apps.iot_maintenance.evaluation.stream import run, settings_for
+from millrace_apps.iot_maintenance.foresight.model_cli import app
+from millrace_apps.iot_maintenance.foresight.models import Forecaster
 from tests.unit.apps.iot_maintenance.foresight_cases import HOUR, START, wearing
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables

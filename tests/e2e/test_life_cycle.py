@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from generators.engine import Generated
-from generators.engine.message import Fault
 from millrace.kafka.broker import EmbeddedBroker
 from millrace.kafka.launch import free_port
 from millrace.testing.kafka import TopicFactory
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.message import Fault
 from tests.e2e.fraud_runs import (
     MILLRACE,
     Command,

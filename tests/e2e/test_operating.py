@@ -11,7 +11,6 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from apps.fraud.app import app as fraud
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.overview import Overview
@@ -22,6 +21,7 @@ from millrace.observing.joblog import LOG_FILE
 from millrace.observing.reading import Jobs, JobStatus
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import TopicFactory
+from millrace_apps.fraud.app import app as fraud
 from tests.e2e.fraud_runs import MILLRACE, Command, run_arguments, table, until
 from tests.e2e.fraud_stream import FraudTopics, ordered_stream
 

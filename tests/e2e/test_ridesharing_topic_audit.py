@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.events import INPUTS, SetPair, key_of
-from apps.ridesharing.replay import Faults
-from apps.ridesharing.settings import RidesharingSettings
-from apps.ridesharing.topic_audit.evidence import OUTPUTS
 from millrace.kafka.admin import delete_topics
 from millrace.testing.kafka import Record, TopicFactory, produce
+from millrace_apps.ridesharing.events import INPUTS, SetPair, key_of
+from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS
 from tests.broken import Row
 from tests.e2e.fraud_runs import MILLRACE, Command
 from tests.unit.apps.ridesharing.evenings import CAME, Topics, evening

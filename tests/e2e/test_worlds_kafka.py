@@ -15,21 +15,21 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from apps.fraud.events import Transaction
-from generators import domains
-from generators.cli import app
-from generators.engine.disturb import Disturbances, partition_of
-from generators.engine.message import Generated
-from generators.engine.simulated import Domain
-from generators.engine.world import deliver_domain
-from generators.handbook import HandbookProfile
-from generators.handbook_stream import handbook_events
-from generators.resume import bookmark_path
 from millrace.dead_letters import VERSION_HEADER, reason_of
 from millrace.errors import UserError
 from millrace.kafka.admin import end_offsets
 from millrace.testing.kafka import TopicFactory, consume_all
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.generators import domains
+from millrace_apps.generators.cli import app
+from millrace_apps.generators.engine.disturb import Disturbances, partition_of
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.simulated import Domain
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.handbook import HandbookProfile
+from millrace_apps.generators.handbook_stream import handbook_events
+from millrace_apps.generators.resume import bookmark_path
 from tests.e2e.fraud_runs import MILLRACE, run_to_end, table
 from tests.e2e.fraud_stream import FraudTopics
 

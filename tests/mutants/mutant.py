@@ -63,4 +63,8 @@ class Mutant:
         parts = PurePosixPath(self.file).with_suffix("").parts
         if parts[0] == "shared":
             parts = parts[1:]
+        elif parts[0] == "apps":
+            parts = ("millrace_apps", *parts[1:])
+        elif parts[0] in ("generators", "benchmarks", "recipes"):
+            parts = ("millrace_apps", *parts)
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

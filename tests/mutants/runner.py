@@ -85,7 +85,7 @@ def files_of(root: Path) -> Iterator[str]:
         cwd=root, check=True, capture_output=True,
     )  # fmt: skip
     for name in dict.fromkeys(listed.stdout.decode().split("\0")):
-        if name and (root / name).is_file():
+        if name and ((root / name).is_file() or (root / name).is_symlink()):
             yield name
 
 
@@ -94,7 +94,7 @@ def copy_of(root: Path, to: Path) -> Path:
     for name in files_of(root):
         place = to / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, place)
+        shutil.copy2(root / name, place, follow_symlinks=False)
     return to.resolve()
 
 

@@ -17,7 +17,7 @@ from hypothesis import Phase, settings
 #: Where the report is written to.
 REPORT: Final = "MILLRACE_MUTANTS_REPORT"
 #: Packages of the repository.
-OURS: Final = ("millrace", "apps", "generators", "benchmarks", "recipes", "tests")
+OURS: Final = ("millrace", "millrace_apps", "tests")
 
 _failed: list[str] = []
 

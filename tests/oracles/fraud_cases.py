@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.fraud.cases_events import AlertSeen, CaseAct, Disposition
-from apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.cases_events import AlertSeen, CaseAct, Disposition
+from millrace_apps.fraud.cases_rules import CaseRules
 
 
 @dataclass

@@ -19,8 +19,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.rekeying import by_settings
 from millrace.inspect import savepoints
 from millrace.inspect.checkpoint import Checkpoint, relocate
 from millrace.inspect.conversion import convert, regroup
@@ -34,6 +32,8 @@ from millrace.runtime.replay import run_records
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.topology import Topology, Upsert
 from millrace.topology.sinks import table_name
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.rekeying import by_settings
 from tests.golden.a6f5cc6 import make
 
 GOLDEN = Path(make.__file__).parent

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from recipes.kit.catalogue import Recipe, catalogue
-from recipes.kit.run import Engine, Run
+from millrace_apps.recipes.kit.catalogue import Recipe, catalogue
+from millrace_apps.recipes.kit.run import Engine, Run
 
 RECIPES = catalogue()
 #: Among them two inputs, a chain, timers, the end of the input.
@@ -94,7 +94,7 @@ def test_a_map_in_parts_writes_the_part_that_an_event_changes(spark: SparkSessio
 
 def assert_page_shows(name: str, lines: list[str]) -> None:
     """These pages are not made from a run in memory."""
-    from recipes.kit.pages import PAGES
+    from millrace_apps.recipes.kit.pages import PAGES
 
     block = "\n".join([f"```text\n$ millrace recipe run {name}", *lines, "```"])
     assert block in (PAGES / f"{name}.md").read_text("utf-8")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from apps.clickstream.recommend.filters import BUILT_IN, LANGUAGE, read_filters
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.operations.app_rules import AppRules
 from millrace.rules import Rule, RuleEvent
+from millrace_apps.clickstream.recommend.filters import BUILT_IN, LANGUAGE, read_filters
+from millrace_apps.clickstream.settings import ClickstreamSettings
 
 
 def _warnings(rule: Rule, settings: ClickstreamSettings) -> Iterable[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.scoring import VSKNN, Policy, ranked, score
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.scoring import VSKNN, Policy, ranked, score
 
 Baseline = Callable[[SessionIndex, Sequence[Hashable], Policy, int], list[Hashable]]
 

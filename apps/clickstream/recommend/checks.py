@@ -8,9 +8,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from apps.clickstream.offer_checks import STITCHING, Consents
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import WorldTruth
+from millrace_apps.clickstream.offer_checks import STITCHING, Consents
 
 Row = dict[str, Any]
 #: So many of a visit's clicks are remembered, the last ones; its counter goes no further.

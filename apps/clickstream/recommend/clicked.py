@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.recommend.filters import POPULAR
 from millrace.experiments import Experiment, Exposure, Outcome, Report, compare
+from millrace_apps.clickstream.recommend.filters import POPULAR
 
 #: What the arms are dealt by.
 EXPERIMENT: Final = "recommendations"

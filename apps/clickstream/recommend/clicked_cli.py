@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import typer
 
-from apps.clickstream.forget import app_settings, open_table
-from apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
-from apps.clickstream.recommend.filters import POPULAR
 from millrace.errors import UserError
 from millrace.experiments import Report
 from millrace.operations.report import write
 from millrace.time import ms
 from millrace.time.durations import parse_duration
+from millrace_apps.clickstream.forget import app_settings, open_table
+from millrace_apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
+from millrace_apps.clickstream.recommend.filters import POPULAR
 
 _LISTS = ["surface", "arm", "person", "event_time_ms"]
 

@@ -8,11 +8,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from apps.clickstream.recommend.baselines import BASELINES
-from apps.clickstream.recommend.files import Columns, Session, read_lists, read_prefixes, read_sessions
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.measures import MOST, paired_bootstrap, quality, rank_of
-from apps.clickstream.recommend.ranker import (
+from millrace_apps.clickstream.recommend.baselines import BASELINES
+from millrace_apps.clickstream.recommend.files import (
+    Columns,
+    Session,
+    read_lists,
+    read_prefixes,
+    read_sessions,
+)
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.measures import MOST, paired_bootstrap, quality, rank_of
+from millrace_apps.clickstream.recommend.ranker import (
     Example,
     Judged,
     Ranker,
@@ -20,8 +26,8 @@ from apps.clickstream.recommend.ranker import (
     first_learned,
     learn_order,
 )
-from apps.clickstream.recommend.scoring import CHOSEN, POLICIES, Policy, ranked, recommend, score
-from apps.clickstream.snowplow_files import BadFile
+from millrace_apps.clickstream.recommend.scoring import CHOSEN, POLICIES, Policy, ranked, recommend, score
+from millrace_apps.clickstream.snowplow_files import BadFile
 
 Progress = Callable[[str], None]
 

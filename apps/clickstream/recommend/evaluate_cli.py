@@ -55,9 +55,9 @@ def recommend(
 
     Either --train and --test (clicks with times) or --train-sessions and --test-prefixes (lists).
     """
-    from apps.clickstream.offer_rules import duration_ms
-    from apps.clickstream.recommend.evaluate import evaluate_clicks, evaluate_lists
-    from apps.clickstream.recommend.files import Columns
+    from millrace_apps.clickstream.offer_rules import duration_ms
+    from millrace_apps.clickstream.recommend.evaluate import evaluate_clicks, evaluate_lists
+    from millrace_apps.clickstream.recommend.files import Columns
 
     clicks, lists = (bool(train), test is not None), (train_sessions is not None, test_prefixes is not None)
     if clicks == (True, True) and lists == (False, False):

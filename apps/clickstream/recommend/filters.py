@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from apps.clickstream.messages import ItemFacts
-from apps.clickstream.recommend.baselines import popularity
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.scoring import Policy, Suggestion, recommend
 from millrace.errors import UserError
 from millrace.rules import Entry, Field, InForce, Language, Rule, RuleSet, Version, check_rules, view_of
 from millrace.rules.model import Step
+from millrace_apps.clickstream.messages import ItemFacts
+from millrace_apps.clickstream.recommend.baselines import popularity
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.scoring import Policy, Suggestion, recommend
 
 #: The arm, and the reason of a suggestion, of what is looked at most.
 POPULAR: Final = "popular"

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.followers import Followers
+from millrace_apps.clickstream.recommend.followers import Followers
 
 Ints = NDArray[np.int64]
 

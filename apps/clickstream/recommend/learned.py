@@ -9,12 +9,20 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.ranker import CANDIDATES, FEATURES, features_of
-from apps.clickstream.recommend.scoring import CHOSEN, Policy, Suggestion, alike, ranked, reason_of, score
 from millrace.models.boosted import BOOSTED, Boosted
 from millrace.models.loading import Reader
 from millrace.models.serving import Champion
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.ranker import CANDIDATES, FEATURES, features_of
+from millrace_apps.clickstream.recommend.scoring import (
+    CHOSEN,
+    Policy,
+    Suggestion,
+    alike,
+    ranked,
+    reason_of,
+    score,
+)
 
 MODEL_NAME: Final = "clickstream-next"
 FEATURES_VERSION: Final = 1

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.learned import INPUTS, MODEL_NAME, ORDERED, READER, with_surface
-from apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
-from apps.clickstream.recommend.ranker import FEATURES, wins
 from millrace.models.commands import time_of
 from millrace.models.gates import Gate, Judged
 from millrace.models.learner import AppModel, Learner, Question
 from millrace.models.tables import CannotTrain, TrainingTables
+from millrace_apps.clickstream.recommend.learned import INPUTS, MODEL_NAME, ORDERED, READER, with_surface
+from millrace_apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
+from millrace_apps.clickstream.recommend.ranker import FEATURES, wins
 
 if TYPE_CHECKING:
     from millrace.models.loading import LoadedModel

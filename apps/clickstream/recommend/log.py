@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.index import SessionIndex
 
 #: So many sessions are sealed together.
 SEGMENT: Final = 256

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.index import log_base_2
+from millrace_apps.clickstream.recommend.index import log_base_2
 
 #: Lists are judged by their first so many items.
 MOST: Final = 20

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _learning() -> Learner:
-    from apps.clickstream.recommend.learner import LEARNER
+    from millrace_apps.clickstream.recommend.learner import LEARNER
 
     return LEARNER
 
@@ -44,11 +44,11 @@ def train(
 
     Example: millrace models clickstream train --model next
     """
-    from apps.clickstream.recommend.learned import FEATURES_VERSION, INPUTS
-    from apps.clickstream.recommend.learner import learn, read_shown
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
     from millrace.models.tables import CannotTrain, parse_versions
+    from millrace_apps.clickstream.recommend.learned import FEATURES_VERSION, INPUTS
+    from millrace_apps.clickstream.recommend.learner import learn, read_shown
 
     shop = opened(_learning, model, root, registry, exports)
     tables = shop.tables(parse_versions(table_version or ()))

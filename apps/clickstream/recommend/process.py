@@ -8,33 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.clickstream.messages import ItemFacts, Looked
-from apps.clickstream.recommend.clicked import (
-    UNLEARNED,
-    Shown,
-    Shows,
-    arms_of,
-    clicked_in,
-    shown_then,
-)
-from apps.clickstream.recommend.filters import (
-    LANGUAGE,
-    POPULAR,
-    Asked,
-    list_for,
-    popular_list,
-    rules_of,
-)
-from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
-from apps.clickstream.recommend.log import SessionLog, index_of, let_in
-from apps.clickstream.recommend.records import (
-    ClickThrough,
-    ListExample,
-    Recommendation,
-    RecommendationQuality,
-    RecommendedClick,
-)
-from apps.clickstream.recommend.scoring import Policy
 from millrace import (
     BroadcastContext,
     Context,
@@ -58,6 +31,33 @@ from millrace.rules import (
     SetRuleState,
     apply_rule,
 )
+from millrace_apps.clickstream.messages import ItemFacts, Looked
+from millrace_apps.clickstream.recommend.clicked import (
+    UNLEARNED,
+    Shown,
+    Shows,
+    arms_of,
+    clicked_in,
+    shown_then,
+)
+from millrace_apps.clickstream.recommend.filters import (
+    LANGUAGE,
+    POPULAR,
+    Asked,
+    list_for,
+    popular_list,
+    rules_of,
+)
+from millrace_apps.clickstream.recommend.learned import NextModel, Ordered, ordered
+from millrace_apps.clickstream.recommend.log import SessionLog, index_of, let_in
+from millrace_apps.clickstream.recommend.records import (
+    ClickThrough,
+    ListExample,
+    Recommendation,
+    RecommendationQuality,
+    RecommendedClick,
+)
+from millrace_apps.clickstream.recommend.scoring import Policy
 
 #: Names of timers.
 SWEEP: Final = "sweep"

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.followers import Followers
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
-from apps.clickstream.recommend.scoring import (
+from millrace_apps.clickstream.recommend.followers import Followers
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.measures import MOST, paired_bootstrap, rank_of
+from millrace_apps.clickstream.recommend.scoring import (
     CHOSEN,
     POLICIES,
     Alike,
@@ -62,7 +62,7 @@ def candidates(
         At most so many items, and an array of shape (items, 14), a column per name of :data:`FEATURES`.
 
     Example:
-        >>> from apps.clickstream.recommend.index import build
+        >>> from millrace_apps.clickstream.recommend.index import build
         >>> index = build([["shoe", "sock"], ["shoe", "sock"], ["shoe", "lace"]])
         >>> items, rows = candidates(index, ["shoe"], "discover")
         >>> [index.names[i] for i in items], rows.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from apps.clickstream.recommend.filters import Dropped
+from millrace_apps.clickstream.recommend.filters import Dropped
 
 
 class Recommendation(msgspec.Struct, frozen=True, gc=False):

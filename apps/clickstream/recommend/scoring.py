@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.index import SessionIndex
 
 Policy = Literal["resume", "discover", "not_current"]
 #: ``resume`` may name items of this visit, ``discover`` none, ``not_current`` all but the one looked at.
@@ -248,7 +248,7 @@ def recommend(
         At most ``most`` suggestions, each item once; fewer only if the index has fewer.
 
     Example:
-        >>> from apps.clickstream.recommend.index import build
+        >>> from millrace_apps.clickstream.recommend.index import build
         >>> index = build([["shoe", "sock"], ["shoe", "sock"], ["shoe", "lace"]])
         >>> [(s.item, s.why) for s in recommend(index, ["shoe"], policy="discover")]
         [('sock', 'sessions'), ('lace', 'sessions')]

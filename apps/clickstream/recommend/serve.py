@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from apps.clickstream.messages import SHOP, ItemFacts
-from apps.clickstream.recommend.clicked import UNLEARNED
-from apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
-from apps.clickstream.recommend.index import SessionIndex
-from apps.clickstream.recommend.learned import NextModel, Ordered, ordered
-from apps.clickstream.recommend.log import SEGMENT, SessionLog, token_after
-from apps.clickstream.recommend.process import Recommender, Visit, looked_at
-from apps.clickstream.recommend.scoring import Policy
 from millrace.inspect.committed import CommittedState
 from millrace.rules import RuleSet
 from millrace.serving.questions import NotFound, Question, Refused
 from millrace.state.broadcast import BroadcastLayout
+from millrace_apps.clickstream.messages import SHOP, ItemFacts
+from millrace_apps.clickstream.recommend.clicked import UNLEARNED
+from millrace_apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
+from millrace_apps.clickstream.recommend.index import SessionIndex
+from millrace_apps.clickstream.recommend.learned import NextModel, Ordered, ordered
+from millrace_apps.clickstream.recommend.log import SEGMENT, SessionLog, token_after
+from millrace_apps.clickstream.recommend.process import Recommender, Visit, looked_at
+from millrace_apps.clickstream.recommend.scoring import Policy
 
 if TYPE_CHECKING:
-    from apps.clickstream.settings import ClickstreamSettings
+    from millrace_apps.clickstream.settings import ClickstreamSettings
 
 _PROCESS: Final = Recommender.name
 _BROADCAST: Final = BroadcastLayout(Recommender.states)

@@ -10,12 +10,12 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from apps.fraud.handbook.events import Payment, PaymentFeatures
-from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time import ms
 from millrace.topology import Input, Topology, read
+from millrace_apps.fraud.handbook.events import Payment, PaymentFeatures
+from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 
 
 class HistoryTopics(Section):

@@ -1,6 +1,6 @@
 """The Handbook's 14 features computed with pandas over the whole table: what the stream is compared with.
 
-It shares nothing with :mod:`apps.fraud.handbook.windows`: the windows are pandas' own.
+It shares nothing with :mod:`millrace_apps.fraud.handbook.windows`: the windows are pandas' own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from apps.fraud.handbook.events import HANDBOOK
+from millrace_apps.fraud.handbook.events import HANDBOOK
 
 
 def handbook_features(transactions: pd.DataFrame, delay_ms: int) -> pd.DataFrame:

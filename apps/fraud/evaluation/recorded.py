@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from apps.fraud.handbook.events import Payment
 from millrace.errors import UserError
 from millrace.runtime.replay import RecordFiles
+from millrace_apps.fraud.handbook.events import Payment
 
 #: Columns of the Handbook's tables that must be there; ``TX_FRAUD_SCENARIO`` may be.
 NEEDED: Final = ("TRANSACTION_ID", "TX_DATETIME", "CUSTOMER_ID", "TERMINAL_ID", "TX_AMOUNT", "TX_FRAUD")

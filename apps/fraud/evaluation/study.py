@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from apps.fraud.economics import Costs, Scored, choose
-from apps.fraud.evaluation.recorded import SCENARIO
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import (
+from millrace.errors import UserError
+from millrace.models.calibration import Calibration
+from millrace.models.tables import matrix
+from millrace_apps.fraud.economics import Costs, Scored, choose
+from millrace_apps.fraud.evaluation.recorded import SCENARIO
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.estimator import (
     BLOCK_FROM,
     HANDBOOK_MODEL,
     MODEL,
@@ -25,11 +28,8 @@ from apps.fraud.model.estimator import (
     decide,
     held_out,
 )
-from apps.fraud.model.metrics import CARDS_A_DAY, Quality, quality
-from apps.fraud.model.weeks import Week, day_of, week
-from millrace.errors import UserError
-from millrace.models.calibration import Calibration
-from millrace.models.tables import matrix
+from millrace_apps.fraud.model.metrics import CARDS_A_DAY, Quality, quality
+from millrace_apps.fraud.model.weeks import Week, day_of, week
 
 #: Seeds of the models whose mean is reported.
 SEEDS: Final = (0, 1, 2, 3, 4)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from apps.fraud.handbook.habits import Standing
+from millrace_apps.fraud.handbook.habits import Standing
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 #: Hundredths of it fit the integers of the state.
@@ -70,7 +70,7 @@ class PaymentFeatures(msgspec.Struct, frozen=True, gc=False):
     The first fields are those of :class:`Payment`; ``out_of_order``: it came behind a later one of the same
     customer or terminal, and was taken as if it had happened at that one's time (in arrival order only).
     ``weekend`` to ``terminal_risk_30d`` are the Handbook's 14 features; what follows is explained at
-    :class:`~apps.fraud.handbook.habits.Standing` and :class:`~apps.fraud.labels.LabelRisk`.
+    :class:`~millrace_apps.fraud.handbook.habits.Standing` and :class:`~millrace_apps.fraud.labels.LabelRisk`.
     """
 
     transaction_id: str

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from apps.fraud.loop.run import BASE, CONTROL, GENUINE, DayOfArm
 from millrace.console.report import Check
+from millrace_apps.fraud.loop.run import BASE, CONTROL, GENUINE, DayOfArm
 
 #: Figures are told for stretches of so many days.
 STRETCH: Final = 10

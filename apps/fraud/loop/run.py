@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from apps.fraud.control_events import SetThreshold
-from apps.fraud.economics import Costs
-from apps.fraud.events import Alert, Authorisation, Decision, Label, Transaction
-from apps.fraud.loop.thieves import Thief, Tried
-from apps.fraud.loop.world import BEGIN_MS, DAY_MS, HOUR_MS, Size, Town
-from apps.fraud.model.estimator import ModelSpec
-from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
-from apps.fraud.model.live import (
+from millrace.host.memory_chain import MemoryChain
+from millrace.models.exports import CHAMPION, Exports
+from millrace.models.manifest import Curve
+from millrace.models.tables import CannotTrain
+from millrace_apps.fraud.control_events import SetThreshold
+from millrace_apps.fraud.economics import Costs
+from millrace_apps.fraud.events import Alert, Authorisation, Decision, Label, Transaction
+from millrace_apps.fraud.loop.thieves import Thief, Tried
+from millrace_apps.fraud.loop.world import BEGIN_MS, DAY_MS, HOUR_MS, Size, Town
+from millrace_apps.fraud.model.estimator import ModelSpec
+from millrace_apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
+from millrace_apps.fraud.model.live import (
     DECIDED_COLUMNS,
     LIVE_COLUMNS,
     LIVE_INPUTS,
@@ -34,18 +38,14 @@ from apps.fraud.model.live import (
     StreamScorer,
     flat,
 )
-from apps.fraud.model.training import examples, train
-from apps.fraud.pipeline import topology
-from apps.fraud.settings import FraudSettings
-from millrace.host.memory_chain import MemoryChain
-from millrace.models.exports import CHAMPION, Exports
-from millrace.models.manifest import Curve
-from millrace.models.tables import CannotTrain
+from millrace_apps.fraud.model.training import examples, train
+from millrace_apps.fraud.pipeline import topology
+from millrace_apps.fraud.settings import FraudSettings
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.fraud.model.training import Trained
+    from millrace_apps.fraud.model.training import Trained
 
 #: Days before those that count, in which rules are alone and the first labels come.
 WARM_UP: Final = 30

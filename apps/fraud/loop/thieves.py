@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from apps.fraud.events import Transaction
-from apps.fraud.loop.world import HOUR_MS, Card, Town
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.loop.world import HOUR_MS, Card, Town
 
 #: How much of a stolen card's use is over at most, where nobody blocks it.
 _USES: Final = 4

@@ -19,8 +19,8 @@ class Examples:
         cards: Card of each.
         at: Event time of each, ms.
         alerted: Which somebody was alerted to.
-        weight: For how many payments each stands (see :func:`apps.fraud.model.known.known`); ``None``: each
-            for itself.
+        weight: For how many payments each stands (see :func:`millrace_apps.fraud.model.known.known`);
+            ``None``: each for itself.
     """
 
     x: npt.NDArray[np.float32]

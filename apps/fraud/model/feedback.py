@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
-    from apps.fraud.model.examples import Examples
+    from millrace_apps.fraud.model.examples import Examples
 
 #: How far back investigators' answers count, days; the paper's experiments take two weeks, too.
 FEEDBACK_DAYS: Final = 14

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.fraud.model.estimator import FEATURES_VERSION, MODEL
-from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
-from apps.fraud.model.live import (
+from millrace.models.commands import time_of
+from millrace.models.gates import Gate, Judged
+from millrace.models.learner import AppModel, Learner, Question
+from millrace.models.loading import Reader
+from millrace.models.tables import TrainingTables
+from millrace.time import ms
+from millrace.time.durations import parse_duration
+from millrace_apps.fraud.model.estimator import FEATURES_VERSION, MODEL
+from millrace_apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS
+from millrace_apps.fraud.model.live import (
     DECIDED_COLUMNS,
     LATER_COLUMNS,
     LIVE_COLUMNS,
@@ -15,21 +22,14 @@ from apps.fraud.model.live import (
     LIVE_READER,
     flat,
 )
-from apps.fraud.model.training import examples, read_features
-from apps.fraud.model.weeks import day_of
-from millrace.models.commands import time_of
-from millrace.models.gates import Gate, Judged
-from millrace.models.learner import AppModel, Learner, Question
-from millrace.models.loading import Reader
-from millrace.models.tables import TrainingTables
-from millrace.time import ms
-from millrace.time.durations import parse_duration
+from millrace_apps.fraud.model.training import examples, read_features
+from millrace_apps.fraud.model.weeks import day_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.fraud.model.estimator import ModelSpec
-    from apps.fraud.model.examples import Examples
+    from millrace_apps.fraud.model.estimator import ModelSpec
+    from millrace_apps.fraud.model.examples import Examples
 
 #: All days that there are.
 EVER: Final = 36_500
@@ -74,7 +74,9 @@ class Read(NamedTuple):
     def known(
         self, as_of_ms: int, delay_ms: int, *, days: int, inputs: tuple[str, ...], since: int = 0
     ) -> Examples:
-        """Return the payments of which something was known (see :func:`~apps.fraud.model.training.examples`).
+        """Return the payments of which something was known.
+
+        See :func:`~millrace_apps.fraud.model.training.examples`.
 
         Args:
             as_of_ms: When, ms.

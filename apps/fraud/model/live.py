@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from apps.fraud.billing import billed
-from apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
-from apps.fraud.events import Channel
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.local_time import hour_of, weekday_of
-from apps.fraud.model.estimator import ModelSpec
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
 from millrace.models.serving import ModelHolder, ServedModel, Status
+from millrace_apps.fraud.billing import billed
+from millrace_apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
+from millrace_apps.fraud.events import Channel
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.local_time import hour_of, weekday_of
+from millrace_apps.fraud.model.estimator import ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from apps.fraud.scorer import Observed
+    from millrace_apps.fraud.scorer import Observed
 
 #: Entities that a decision may know something of, by the names of its columns.
 ENTITIES: Final = ("account", "terminal", "device", "address")

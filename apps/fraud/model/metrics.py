@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from apps.fraud.model.feedback import PAYMENTS_A_DAY
+from millrace_apps.fraud.model.feedback import PAYMENTS_A_DAY
 
 Numbers = npt.NDArray[Any]
 

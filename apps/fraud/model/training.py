@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from apps.fraud.handbook.events import PaymentFeatures
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import CALIBRATED_ON, MODEL, ModelSpec
-from apps.fraud.model.examples import Examples
-from apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
-from apps.fraud.model.known import Maturity, Verdict, known
-from apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
-from apps.fraud.model.weeks import day_of
 from millrace.models.calibration import Calibration
 from millrace.models.candidate import Candidate
 from millrace.models.drift import profile_of
 from millrace.models.tables import CannotTrain, TrainingTables, matrix
+from millrace_apps.fraud.handbook.events import PaymentFeatures
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.estimator import CALIBRATED_ON, MODEL, ModelSpec
+from millrace_apps.fraud.model.examples import Examples
+from millrace_apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
+from millrace_apps.fraud.model.known import Maturity, Verdict, known
+from millrace_apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
+from millrace_apps.fraud.model.weeks import day_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -120,7 +120,7 @@ class Trained:
 
 
 def read_features(tables: TrainingTables) -> pd.DataFrame:
-    """Read what training needs of the table of :class:`~apps.fraud.handbook.events.PaymentFeatures`."""
+    """Read what training needs of :class:`~millrace_apps.fraud.handbook.events.PaymentFeatures`' table."""
     assert set(_NEEDED) <= set(PaymentFeatures.__struct_fields__)  # noqa: S101 - a name was changed
     return tables.read("features", _NEEDED)
 
@@ -137,7 +137,8 @@ def examples(
 ) -> Examples:
     """Return the payments that are known at a time to be genuine or frauds: at least the label delay old.
 
-    What was stopped and nobody has looked at is neither, and left out; see :mod:`apps.fraud.model.known`.
+    What was stopped and nobody has looked at is neither, and left out; see
+    :mod:`millrace_apps.fraud.model.known`.
 
     Args:
         features: Features of payments, with ``action`` and ``control_group`` of their decisions.
@@ -230,7 +231,7 @@ def train(
 
     The newest days are held back; between them and what the judged model is trained on the label delay
     passes, as it does in life. The model that is returned is then trained on all. With feedback it is a pair
-    (see :mod:`apps.fraud.model.feedback`); where that is too little, the delayed labels' model alone.
+    (see :mod:`millrace_apps.fraud.model.feedback`); where that is too little, that of delayed labels alone.
 
     Args:
         known: Examples, in order of time.

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
-from apps.iot_maintenance.assets import quantity_of
 from millrace.errors import UserError
 from millrace.rules import Entry
+from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
+from millrace_apps.iot_maintenance.assets import quantity_of
 
 
 class RuleFileError(UserError):
@@ -134,7 +134,7 @@ class RuleBook:
         entries: Rules that have been published, by id.
 
     Example:
-        >>> from apps.iot_maintenance.alarms.rule import Level
+        >>> from millrace_apps.iot_maintenance.alarms.rule import Level
         >>> book = RuleBook([AlarmRule("hot", (Level(above=80.0),), quantities=("oil_temperature",))], ())
         >>> [rule.rule.id for rule in book.at(0).of["oil_temperature"]]
         ['hot']

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from apps.iot_maintenance.alarms.language import Facts
-from apps.iot_maintenance.alarms.rule import CompiledLevel, CompiledRule
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.alarms.language import Facts
+from millrace_apps.iot_maintenance.alarms.rule import CompiledLevel, CompiledRule
 
 #: Shelved once: until it is inactive.
 ONE_SHOT: Final = -1

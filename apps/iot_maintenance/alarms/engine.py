@@ -7,15 +7,15 @@ from typing import Final, cast
 
 import msgspec
 
-from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
-from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
-from apps.iot_maintenance.alarms.record import AlarmEvent, Change
-from apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule
-from apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
-from apps.iot_maintenance.events import Action, AlarmVerb
-from apps.iot_maintenance.statuses import Regime
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.alarms.book import RuleSet
+from millrace_apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, new_condition
+from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent, Change
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule
+from millrace_apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
+from millrace_apps.iot_maintenance.events import Action, AlarmVerb
+from millrace_apps.iot_maintenance.statuses import Regime
 
 _SHELVED: Final = {0: "", ONE_SHOT: "one_shot"}
 
@@ -90,7 +90,7 @@ class Engine:
         source: ``foresight``: the alarms are those of what is foreseen, and only those.
 
     Example:
-        >>> from apps.iot_maintenance.alarms.rule import AlarmRule, Level
+        >>> from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
         >>> hot = AlarmRule("hot", (Level(above=80.0, dead_band=5.0),), quantities=("oil",))
         >>> rules = RuleSet([(hot, False)])
         >>> alarms, rows = Alarms(), []

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from apps.iot_maintenance.alarms.language import WINDOW_NAMES, Facts, Source, language
-from apps.iot_maintenance.alarms.schedule import Schedule
 from millrace.errors import UserError
 from millrace.rules import Language, RuleError
 from millrace.time.durations import to_ms
+from millrace_apps.iot_maintenance.alarms.language import WINDOW_NAMES, Facts, Source, language
+from millrace_apps.iot_maintenance.alarms.schedule import Schedule
 
 Severity = Literal["low", "medium", "high", "critical"]
 SEVERITIES: Final = ("low", "medium", "high", "critical")

@@ -14,14 +14,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.evaluation.nab import NotNab, as_ms, read_windows
-from apps.iot_maintenance.evaluation.nab_baselines import BASELINES
-from apps.iot_maintenance.evaluation.nab_scoring import Judge, Tally, best, normalised, points, steady, tally
-from apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from apps.iot_maintenance.events import Reading
-from apps.iot_maintenance.settings import IotSettings
 from millrace.operators import novelty
 from millrace.operators.anomaly import Novelty
+from millrace_apps.iot_maintenance.evaluation.nab import NotNab, as_ms, read_windows
+from millrace_apps.iot_maintenance.evaluation.nab_baselines import BASELINES
+from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
+    Judge,
+    Tally,
+    best,
+    normalised,
+    points,
+    steady,
+    tally,
+)
+from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Reading
+from millrace_apps.iot_maintenance.settings import IotSettings
 
 #: From which score on the app calls a value an anomaly.
 SHIPPED: Final[float] = IotSettings.model_fields["scores"].default.threshold

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading
 from millrace.errors import UserError
+from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading
 
 if TYPE_CHECKING:
     import pandas as pd

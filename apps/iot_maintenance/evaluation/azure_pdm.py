@@ -16,9 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.iot_maintenance.evaluation.azure import QUANTITIES, DataMissing, events_of, read_tables
-from apps.iot_maintenance.evaluation.stream import Engine, run, settings_for, written
-from apps.iot_maintenance.foresight.training import (
+from millrace.errors import UserError
+from millrace.models.tables import CannotTrain
+from millrace_apps.iot_maintenance.evaluation.azure import QUANTITIES, DataMissing, events_of, read_tables
+from millrace_apps.iot_maintenance.evaluation.stream import Engine, run, settings_for, written
+from millrace_apps.iot_maintenance.foresight.training import (
     RISK,
     Boosting,
     fold_of,
@@ -26,8 +28,6 @@ from apps.iot_maintenance.foresight.training import (
     matrix_of,
     named,
 )
-from millrace.errors import UserError
-from millrace.models.tables import CannotTrain
 
 if TYPE_CHECKING:
     import pandas as pd

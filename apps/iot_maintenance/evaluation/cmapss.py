@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from apps.iot_maintenance.events import Reading
-from apps.iot_maintenance.foresight.baseline import Baseline, fitted
-from apps.iot_maintenance.foresight.condition import Life
-from apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
-from apps.iot_maintenance.foresight.training import (
+from millrace.errors import UserError
+from millrace.models.exports import CHAMPION, Exports
+from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Reading
+from millrace_apps.iot_maintenance.foresight.baseline import Baseline, fitted
+from millrace_apps.iot_maintenance.foresight.condition import Life
+from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
+from millrace_apps.iot_maintenance.foresight.training import (
     LIFE,
     Boosting,
     Examples,
@@ -28,8 +30,6 @@ from apps.iot_maintenance.foresight.training import (
     matrix_of,
     named,
 )
-from millrace.errors import UserError
-from millrace.models.exports import CHAMPION, Exports
 
 if TYPE_CHECKING:
     import pandas as pd

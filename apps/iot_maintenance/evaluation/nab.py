@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from apps.iot_maintenance.events import Reading
 from millrace.errors import UserError
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Reading
 
 WIDTH: Final = 3.5
 DEAD_BAND: Final = 1.0

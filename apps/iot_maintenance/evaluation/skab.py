@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.evaluation.stream import Engine
 from millrace.errors import UserError
 from millrace.operators import control_chart, cusum, fit_chart
 from millrace.operators.control import Chart
@@ -25,6 +24,7 @@ from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.time import days
 from millrace.topology import Input, Topology, read
+from millrace_apps.iot_maintenance.evaluation.stream import Engine
 
 FOLDERS: Final = ("valve1", "valve2", "other")
 TRAIN: Final = 400

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.alarms.rule import AlarmRule
-from apps.iot_maintenance.settings import IotSettings
-from apps.iot_maintenance.signals import KEYS, as_row
 from millrace.runtime.settings import load_settings
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
+from millrace_apps.iot_maintenance.settings import IotSettings
+from millrace_apps.iot_maintenance.signals import KEYS, as_row
 
 Engine = Literal["spark", "memory"]
 
@@ -24,7 +24,7 @@ class Sent(NamedTuple):
 
     Attributes:
         topic: Setting of its topic, e.g. ``readings``.
-        event: One of :mod:`apps.iot_maintenance.events`.
+        event: One of :mod:`millrace_apps.iot_maintenance.events`.
     """
 
     topic: str
@@ -89,10 +89,10 @@ def _in_memory(
     tables: Sequence[str],
     told: Callable[[int, int], None],
 ) -> Result:
-    from apps.iot_maintenance.pipeline import topology
     from millrace.host.memory_chain import MemoryChain
     from millrace.time import ms
     from millrace.topology.sinks import table_name
+    from millrace_apps.iot_maintenance.pipeline import topology
 
     wired = topology(settings)
     host = MemoryChain(wired, out_of_orderness_ms=ms(settings.stream.out_of_orderness))
@@ -125,8 +125,8 @@ def _on_spark(
     tables: Sequence[str],
     told: Callable[[int, int], None],
 ) -> Result:
-    from apps.iot_maintenance.app import app
     from millrace.runtime.replay import Record, run_records
+    from millrace_apps.iot_maintenance.app import app
 
     named = {**KEYS, "heartbeats": "device_id"}
 

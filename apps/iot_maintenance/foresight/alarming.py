@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from apps.iot_maintenance.alarms.book import RuleSet, book_of
-from apps.iot_maintenance.alarms.engine import Alarms, Engine
-from apps.iot_maintenance.alarms.language import FORESIGHT, Facts
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language
-from apps.iot_maintenance.assets import UNREGISTERED, Standing, place_by_name
-from apps.iot_maintenance.events import Action
-from apps.iot_maintenance.foresight.condition import Life
-from apps.iot_maintenance.records import EnrichedReading
-from apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, days, side_output, value_state
 from millrace.rules import ApproveRule, Entry, PublishRule, RollbackRule, SetRuleState, apply_rule
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.alarms.book import RuleSet, book_of
+from millrace_apps.iot_maintenance.alarms.engine import Alarms, Engine
+from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language
+from millrace_apps.iot_maintenance.assets import UNREGISTERED, Standing, place_by_name
+from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.foresight.condition import Life
+from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.watch import Monitoring
+    from millrace_apps.iot_maintenance.watch import Monitoring
 
 #: Name of the timer of what alarms wait for.
 ALARMS: Final = "alarms"

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from apps.iot_maintenance.foresight.baseline import Baseline
 from millrace.time import NEVER
+from millrace_apps.iot_maintenance.foresight.baseline import Baseline
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from apps.iot_maintenance.assets import Standing
-from apps.iot_maintenance.events import Action
-from apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
-from apps.iot_maintenance.foresight.condition import Life
-from apps.iot_maintenance.foresight.records import RemainingLife, Step, Turned
 from millrace import Context, Timer, days, value_state
+from millrace_apps.iot_maintenance.assets import Standing
+from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
+from millrace_apps.iot_maintenance.foresight.condition import Life
+from millrace_apps.iot_maintenance.foresight.records import RemainingLife, Step, Turned
 
 #: Names of timers; those of one instant fire in this order, after that of alarms.
 STEP: Final = "step"

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from apps.iot_maintenance.foresight.models import (
+from millrace.models.commands import time_of
+from millrace.models.gates import MEASURES, Gate, Judged
+from millrace.models.learner import AppModel, Learner, Question
+from millrace.models.tables import CannotTrain, TrainingTables
+from millrace.time import ms
+from millrace.time.durations import parse_duration
+from millrace_apps.iot_maintenance.foresight.models import (
     LIFE_NAME,
     LIFE_READER,
     RISK_NAME,
@@ -16,14 +22,8 @@ from apps.iot_maintenance.foresight.models import (
     components_of,
     risk_rows,
 )
-from apps.iot_maintenance.foresight.training import Examples, matrix_of, named
-from apps.iot_maintenance.normal import NORMAL_NAME, NORMAL_READER
-from millrace.models.commands import time_of
-from millrace.models.gates import MEASURES, Gate, Judged
-from millrace.models.learner import AppModel, Learner, Question
-from millrace.models.tables import CannotTrain, TrainingTables
-from millrace.time import ms
-from millrace.time.durations import parse_duration
+from millrace_apps.iot_maintenance.foresight.training import Examples, matrix_of, named
+from millrace_apps.iot_maintenance.normal import NORMAL_NAME, NORMAL_READER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -171,8 +171,8 @@ def judged(question: Question) -> Judged:
 
 def _judged_normal(question: Question) -> Judged:
     """Return intervals after the training of both, scored by both; the truth: whether a failure followed."""
-    from apps.iot_maintenance.health_cli import intervals
-    from apps.iot_maintenance.normal import charts_of
+    from millrace_apps.iot_maintenance.health_cli import intervals
+    from millrace_apps.iot_maintenance.normal import charts_of
 
     tables, two = question.workshop.tables(), (question.champion, question.challenger)
     readings = tables.read("readings", READING_COLUMNS)

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from apps.iot_maintenance.foresight.distribution import LEVELS, Adaptive, level_of, value_at
-from apps.iot_maintenance.foresight.records import LifeForecast, LifeTruth, MaintenancePlan, RemainingLife
 from millrace import Context, KeyedProcess, side_output, value_state
+from millrace_apps.iot_maintenance.foresight.distribution import LEVELS, Adaptive, level_of, value_at
+from millrace_apps.iot_maintenance.foresight.records import (
+    LifeForecast,
+    LifeTruth,
+    MaintenancePlan,
+    RemainingLife,
+)
 
 _HOUR_MS: Final = 3_600_000
 

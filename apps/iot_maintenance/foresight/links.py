@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.iot_maintenance.foresight.alarming import Ruling
-from apps.iot_maintenance.foresight.baseline import read_baseline
-from apps.iot_maintenance.foresight.forewarning import Forewarning
-from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
-from apps.iot_maintenance.foresight.models import Forecaster
-from apps.iot_maintenance.foresight.process import Foresight, Looking
-from apps.iot_maintenance.settings import IotSettings, monitoring
 from millrace.time import ms
 from millrace.topology import Topology, Upsert
+from millrace_apps.iot_maintenance.foresight.alarming import Ruling
+from millrace_apps.iot_maintenance.foresight.baseline import read_baseline
+from millrace_apps.iot_maintenance.foresight.forewarning import Forewarning
+from millrace_apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
+from millrace_apps.iot_maintenance.foresight.models import Forecaster
+from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
+from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
 #: Output → its table.
 TABLES: dict[str, str | Upsert] = {

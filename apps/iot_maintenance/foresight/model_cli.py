@@ -23,14 +23,14 @@ from millrace.models.commands import (
 )
 
 if TYPE_CHECKING:
-    from apps.iot_maintenance.foresight.learner import Read
     from millrace.models.candidate import Candidate
     from millrace.models.learner import Learner
     from millrace.models.tables import TrainingTables
+    from millrace_apps.iot_maintenance.foresight.learner import Read
 
 
 def _learning() -> Learner:
-    from apps.iot_maintenance.foresight.learner import LEARNER
+    from millrace_apps.iot_maintenance.foresight.learner import LEARNER
 
     return LEARNER
 
@@ -63,8 +63,8 @@ def train(
     `--model risk` learns the risk of each component, `--model life` the remaining life with its intervals,
     `--model normal` what the sensors of a machine say together in a normal period (--from, --as-of).
     """
-    from apps.iot_maintenance.foresight.learner import ms_of, read_tables
     from millrace.models.tables import parse_versions
+    from millrace_apps.iot_maintenance.foresight.learner import ms_of, read_tables
 
     shop = opened(_learning, model, root, registry, exports)
     tables = shop.tables(parse_versions(table_version or ()))
@@ -91,12 +91,12 @@ def _normal(
 ) -> tuple[Candidate, str]:
     import msgspec
 
-    from apps.iot_maintenance.foresight.learner import READING_COLUMNS
-    from apps.iot_maintenance.health_cli import intervals, learn
-    from apps.iot_maintenance.normal import FEATURES_VERSION, estimator_of, within
     from millrace.models.candidate import Candidate
     from millrace.models.tables import CannotTrain
     from millrace.time.moments import to_time_ms
+    from millrace_apps.iot_maintenance.foresight.learner import READING_COLUMNS
+    from millrace_apps.iot_maintenance.health_cli import intervals, learn
+    from millrace_apps.iot_maintenance.normal import FEATURES_VERSION, estimator_of, within
 
     readings = tables.read("readings", READING_COLUMNS)
     tables.check_wanted()
@@ -138,10 +138,10 @@ def _life(
     import msgspec
     import numpy as np
 
-    from apps.iot_maintenance.foresight.models import FEATURES_VERSION
-    from apps.iot_maintenance.foresight.training import LIFE, learn_life
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
+    from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION
+    from millrace_apps.iot_maintenance.foresight.training import LIFE, learn_life
 
     examples, at = read.between(-1, now).lives()
     how = msgspec.structs.replace(LIFE, models=models)
@@ -168,12 +168,12 @@ def _life(
 def _risk(
     read: Read, now: int, delay: int, horizon: int, seed: int, tables: Mapping[str, int]
 ) -> tuple[Candidate, str]:
-    from apps.iot_maintenance.foresight.learner import HOUR_MS, Read
-    from apps.iot_maintenance.foresight.models import FEATURES_VERSION
-    from apps.iot_maintenance.foresight.training import RISK, learn_risk, matrix_of, named
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
     from millrace.models.tables import CannotTrain
+    from millrace_apps.iot_maintenance.foresight.learner import HOUR_MS, Read
+    from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION
+    from millrace_apps.iot_maintenance.foresight.training import RISK, learn_risk, matrix_of, named
 
     steps = read.between(-1, now - delay).steps
     part = Read(steps, read.failures[read.failures["event_time_ms"] <= now])

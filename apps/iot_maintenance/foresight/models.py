@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from apps.iot_maintenance.foresight.distribution import Calibration
-from apps.iot_maintenance.foresight.trees import Risks
 from millrace.models.boosted import BOOSTED, Boosted
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import LoadedModel, Reader
 from millrace.models.manifest import BrokenModel
 from millrace.models.serving import ServedModel
+from millrace_apps.iot_maintenance.foresight.distribution import Calibration
+from millrace_apps.iot_maintenance.foresight.trees import Risks
 
 #: Version of the definitions of the features, raised when the meaning of one changes.
 FEATURES_VERSION: Final = 1

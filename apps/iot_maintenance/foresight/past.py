@@ -8,12 +8,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from apps.iot_maintenance.foresight.alarming import Ruling
-from apps.iot_maintenance.foresight.baseline import Baseline
-from apps.iot_maintenance.foresight.condition import Life
-from apps.iot_maintenance.foresight.process import Foresight, Looking
-from apps.iot_maintenance.records import EnrichedReading
 from millrace import Context
+from millrace_apps.iot_maintenance.foresight.alarming import Ruling
+from millrace_apps.iot_maintenance.foresight.baseline import Baseline
+from millrace_apps.iot_maintenance.foresight.condition import Life
+from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
+from millrace_apps.iot_maintenance.records import EnrichedReading
 
 if TYPE_CHECKING:
     import pyarrow as pa

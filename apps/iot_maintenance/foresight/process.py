@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from apps.iot_maintenance.assets import Standing, subject_of
-from apps.iot_maintenance.events import Action, Maintenance
-from apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
-from apps.iot_maintenance.foresight.baseline import Baseline
-from apps.iot_maintenance.foresight.condition import Awaited, Life
-from apps.iot_maintenance.foresight.distribution import level_of
-from apps.iot_maintenance.foresight.models import Forecaster
-from apps.iot_maintenance.foresight.records import (
+from millrace import Context, Timer, days, hours, side_output, value_state
+from millrace.time import NEVER
+from millrace_apps.iot_maintenance.assets import Standing, subject_of
+from millrace_apps.iot_maintenance.events import Action, Maintenance
+from millrace_apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
+from millrace_apps.iot_maintenance.foresight.baseline import Baseline
+from millrace_apps.iot_maintenance.foresight.condition import Awaited, Life
+from millrace_apps.iot_maintenance.foresight.distribution import level_of
+from millrace_apps.iot_maintenance.foresight.models import Forecaster
+from millrace_apps.iot_maintenance.foresight.records import (
     ANY_KIND,
     LifeForecast,
     LifeTruth,
@@ -22,9 +24,7 @@ from apps.iot_maintenance.foresight.records import (
     Step,
     Turned,
 )
-from apps.iot_maintenance.records import EnrichedReading
-from millrace import Context, Timer, days, hours, side_output, value_state
-from millrace.time import NEVER
+from millrace_apps.iot_maintenance.records import EnrichedReading
 
 _HOUR_MS: Final = 3_600_000
 #: Names of timers; a step ends before a machine is forgotten.
@@ -61,8 +61,8 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
     Args:
         looking: How far and by what.
         ruling: By what alarms of it are judged; no alarms unless given.
-        passes_on: Whether alarms are judged behind the intervals instead
-            (:class:`apps.iot_maintenance.foresight.forewarning.Forewarning`): then what that takes is told.
+        passes_on: Whether alarms are judged behind the intervals instead, by
+            :class:`millrace_apps.iot_maintenance.foresight.forewarning.Forewarning`: what that takes is told.
     """
 
     order = "event_time"

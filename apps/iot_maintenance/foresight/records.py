@@ -16,7 +16,7 @@ class MachineFeatures(msgspec.Struct, frozen=True, gc=False):
         kind: Its kind, empty if nobody has said.
         event_time_ms: End of the step.
         begun_ms: Since when it runs without a failure.
-        features: Name → value (see :meth:`apps.iot_maintenance.foresight.condition.Life.close`).
+        features: Name → value (see :meth:`millrace_apps.iot_maintenance.foresight.condition.Life.close`).
     """
 
     machine_id: str
@@ -54,7 +54,8 @@ class LifeForecast(msgspec.Struct, frozen=True, gc=False):
         fleet: Machines that share what came true: their kind.
         event_time_ms: As of when.
         forecast_h: The forecast, h; ``None``: there is no model.
-        spread_h: Its distribution (see :class:`apps.iot_maintenance.foresight.distribution.Calibration`).
+        spread_h: Its distribution (see
+            :class:`millrace_apps.iot_maintenance.foresight.distribution.Calibration`).
         ceiling_h: Longest life that is forecast, h.
         model: Version of the model.
         component: The component that is most likely to fail soon; empty: no model says.

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from apps.iot_maintenance.foresight.models import LIFE_NAME, RISK_NAME
 from millrace.runtime.settings import Duration, Section
+from millrace_apps.iot_maintenance.foresight.models import LIFE_NAME, RISK_NAME
 
 
 class ForesightSettings(Section):

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.iot_maintenance.foresight.distribution import Calibration, calibrated
-from apps.iot_maintenance.foresight.models import ASKED
 from millrace.models.tables import CannotTrain
+from millrace_apps.iot_maintenance.foresight.distribution import Calibration, calibrated
+from millrace_apps.iot_maintenance.foresight.models import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,7 +222,7 @@ def _cross_coverage(
     examples: Examples, forecasts: Floats, ceiling: float, seen: Floats | None, miss: float = 0.1
 ) -> float:
     """Return how often intervals that half of the lives give hold for the other half."""
-    from apps.iot_maintenance.foresight.distribution import value_at
+    from millrace_apps.iot_maintenance.foresight.distribution import value_at
 
     lives = np.unique(examples.life)
     weights = np.ones(len(forecasts)) if seen is None else seen

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.ridesharing.debs.grid import Grid, Trip, name_of
 from millrace import Context, KeyedProcess, event_time, value_state
+from millrace_apps.ridesharing.debs.grid import Grid, Trip, name_of
 
 #: Trips that ended so long ago or less tell what a trip from their start brings.
 EARNED_MS: Final = 15 * 60_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from apps.ridesharing.debs.grid import Grid, Trip, name_of
+from millrace_apps.ridesharing.debs.grid import Grid, Trip, name_of
 
 _MINUTE_MS = 60_000
 

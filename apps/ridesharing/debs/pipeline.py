@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apps.ridesharing.debs.areas import ProfitableAreas, TopAreas
-from apps.ridesharing.debs.routes import FrequentRoutes, TopRoutes
 from millrace import KeyedProcess
 from millrace.kafka.admin import SENT_TIME
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, Topology, read
+from millrace_apps.ridesharing.debs.areas import ProfitableAreas, TopAreas
+from millrace_apps.ridesharing.debs.routes import FrequentRoutes, TopRoutes
 
 TRIPS: Final = "debs.trips"
 _CONTROL: Final = "debs.control"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from apps.ridesharing.debs import oracle
-from apps.ridesharing.debs.areas import EMPTY_MS, TopAreas
-from apps.ridesharing.debs.grid import Trip
-from apps.ridesharing.debs.pipeline import QUERIES, TRIPS, app_of
-from apps.ridesharing.debs.routes import TopRoutes
-from apps.ridesharing.debs.trips import read_results, read_trips
+from millrace_apps.ridesharing.debs import oracle
+from millrace_apps.ridesharing.debs.areas import EMPTY_MS, TopAreas
+from millrace_apps.ridesharing.debs.grid import Trip
+from millrace_apps.ridesharing.debs.pipeline import QUERIES, TRIPS, app_of
+from millrace_apps.ridesharing.debs.routes import TopRoutes
+from millrace_apps.ridesharing.debs.trips import read_results, read_trips
 
 if TYPE_CHECKING:
     from millrace.runtime.replay import Record
@@ -43,7 +43,7 @@ def carry_out(
     """Run a query over a file of trips.
 
     Args:
-        path: The trips (see :func:`apps.ridesharing.debs.trips.read_trips`).
+        path: The trips (see :func:`millrace_apps.ridesharing.debs.trips.read_trips`).
         query: 1 or 2.
         expected: Results that are to be the same, as the challenge writes them.
         results: Parquet for the results of the file's trips.

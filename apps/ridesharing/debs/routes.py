@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.ridesharing.debs.grid import BASE, Grid, Trip, name_of
 from millrace import Context, KeyedProcess, event_time, value_state
+from millrace_apps.ridesharing.debs.grid import BASE, Grid, Trip, name_of
 
 WINDOW_MS: Final = 30 * 60_000
 TOP: Final = 10

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.debs.grid import Trip
 from millrace.errors import UserError
+from millrace_apps.ridesharing.debs.grid import Trip
 
 #: Columns of the challenge's files, in their order.
 COLUMNS: Final = (

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.eta.features import mercator
 from millrace import Context, KeyedProcess, Timer, days, event_time, map_state, value_state
 from millrace.models.boosted import BOOSTED, Boosted
 from millrace.models.loading import Reader
 from millrace.models.serving import Champion
+from millrace_apps.ridesharing.eta.features import mercator
 
 QUARTER_MS: Final = 15 * 60_000
 #: Quarters of a day, and of the week that is remembered.

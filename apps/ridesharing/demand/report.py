@@ -13,7 +13,10 @@ import h3
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.demand.process import (
+from millrace.errors import UserError
+from millrace.host.memory_chain import MemoryChain
+from millrace.models.exports import CHAMPION, Exports
+from millrace_apps.ridesharing.demand.process import (
     FEATURES_VERSION,
     MODEL_NAME,
     NAMES,
@@ -23,11 +26,8 @@ from apps.ridesharing.demand.process import (
     Foreseen,
     Model,
 )
-from apps.ridesharing.in_memory import REGION, chain_of, run
-from apps.ridesharing.recorded import read_requests
-from millrace.errors import UserError
-from millrace.host.memory_chain import MemoryChain
-from millrace.models.exports import CHAMPION, Exports
+from millrace_apps.ridesharing.in_memory import REGION, chain_of, run
+from millrace_apps.ridesharing.recorded import read_requests
 
 _END_MS: Final = 100_000 * 96 * QUARTER_MS
 #: So many quarters of cells are needed to learn from.

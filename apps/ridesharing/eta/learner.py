@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.eta.times import MODEL_NAME, PICKUP, PICKUP_NAME, READER, TRIP, Kind
-from apps.ridesharing.eta.training import columns_of
 from millrace.models.commands import time_of
 from millrace.models.gates import Gate, Judged
 from millrace.models.learner import AppModel, Learner, Question
 from millrace.models.tables import CannotTrain, TrainingTables
+from millrace_apps.ridesharing.eta.times import MODEL_NAME, PICKUP, PICKUP_NAME, READER, TRIP, Kind
+from millrace_apps.ridesharing.eta.training import columns_of
 
 if TYPE_CHECKING:
     from millrace.models.loading import LoadedModel
@@ -28,7 +28,7 @@ class Ways(NamedTuple):
     """Ways that have ended, in order of their ends.
 
     Attributes:
-        features: By :data:`apps.ridesharing.eta.features.NAMES`, shape (n, names).
+        features: By :data:`millrace_apps.ridesharing.eta.features.NAMES`, shape (n, names).
         nothing_s: What such ways take where nothing is known, with the kind's shift, seconds, shape (n,).
         took_s: What they took, with the shift, seconds, shape (n,).
         ended_ms: When they ended, UTC ms, shape (n,).
@@ -95,7 +95,7 @@ def _kind(question: Question) -> Kind:
 def _seconds(model: LoadedModel, ways: Ways) -> npt.NDArray[np.float64]:
     if not len(ways.took_s):
         return np.zeros(0)
-    from apps.ridesharing.eta.features import NAMES
+    from millrace_apps.ridesharing.eta.features import NAMES
 
     places = [NAMES.index(name) for name in model.inputs]
     scores = np.asarray(model.score_many(ways.features[:, places].astype(np.float32)), np.float64)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _learning() -> Learner:
-    from apps.ridesharing.eta.learner import LEARNER
+    from millrace_apps.ridesharing.eta.learner import LEARNER
 
     return LEARNER
 
@@ -47,12 +47,12 @@ def train(
     import msgspec
     import numpy as np
 
-    from apps.ridesharing.eta.features import FEATURES_VERSION, NAMES
-    from apps.ridesharing.eta.learner import kind_of, read_ways
-    from apps.ridesharing.eta.training import train as learn
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
     from millrace.models.tables import parse_versions
+    from millrace_apps.ridesharing.eta.features import FEATURES_VERSION, NAMES
+    from millrace_apps.ridesharing.eta.learner import kind_of, read_ways
+    from millrace_apps.ridesharing.eta.training import train as learn
 
     shop = opened(_learning, model, root, registry, exports)
     called = (model or "").partition(":")[0]

@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from apps.ridesharing.eta.times import Model
-from apps.ridesharing.eta.training import columns_of, export, train
-from apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
-from apps.ridesharing.in_memory import REGION, chain_of, run
-from apps.ridesharing.recorded import read_requests
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.ridesharing.eta.times import Model
+from millrace_apps.ridesharing.eta.training import columns_of, export, train
+from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
+from millrace_apps.ridesharing.in_memory import REGION, chain_of, run
+from millrace_apps.ridesharing.recorded import read_requests
 
 _HOUR_MS: Final = 3_600_000
 #: Of an hour with fewer legs nothing is said.

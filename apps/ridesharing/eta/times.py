@@ -10,7 +10,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from apps.ridesharing.eta.features import (
+from millrace.models.boosted import BOOSTED, Boosted
+from millrace.models.loading import Reader
+from millrace.models.serving import Champion
+from millrace_apps.ridesharing.eta.features import (
     FEATURES_VERSION,
     NAMES,
     Driver,
@@ -21,11 +24,8 @@ from apps.ridesharing.eta.features import (
     learned,
     unknown_s,
 )
-from apps.ridesharing.eta.interval import Spread, Width
-from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
-from millrace.models.boosted import BOOSTED, Boosted
-from millrace.models.loading import Reader
-from millrace.models.serving import Champion
+from millrace_apps.ridesharing.eta.interval import Spread, Width
+from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
 
 #: Names under which the models are registered: of trips, and of the ways to the pick-ups.
 MODEL_NAME: Final = "ridesharing-eta"
@@ -115,7 +115,7 @@ class Model(Champion):
         """Return seconds, the model's version, and the spread of its estimates; ``None`` without a model.
 
         Args:
-            features: By :data:`apps.ridesharing.eta.features.NAMES`.
+            features: By :data:`millrace_apps.ridesharing.eta.features.NAMES`.
             nothing_s: What such a leg takes where nothing is known, seconds.
         """
         found = self.served.scored(lambda inputs: [[features[_PLACES[name]] for name in inputs]])

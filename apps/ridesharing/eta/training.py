@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from apps.ridesharing.eta.features import FEATURES_VERSION, NAMES
-from apps.ridesharing.eta.interval import Spread, spread_of
-from apps.ridesharing.eta.times import MODEL_NAME
 from millrace.errors import UserError
 from millrace.models.exports import CHAMPION, Exports
+from millrace_apps.ridesharing.eta.features import FEATURES_VERSION, NAMES
+from millrace_apps.ridesharing.eta.interval import Spread, spread_of
+from millrace_apps.ridesharing.eta.times import MODEL_NAME
 
 #: Of the legs, in order of time, those that the spread is taken from: the last fifth.
 _LEARNED: Final = 0.8
@@ -75,7 +75,7 @@ def train(
     """Learn from legs.
 
     Args:
-        features: By :data:`apps.ridesharing.eta.features.NAMES`, in order of time, shape (n, names).
+        features: By :data:`millrace_apps.ridesharing.eta.features.NAMES`, in order of time, shape (n, names).
         nothing_s: What such legs take where nothing is known, seconds, shape (n,).
         took_s: What they took, seconds, shape (n,).
         until_ms: When the last of them ended, UTC ms.

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from apps.ridesharing.eta.features import Driver, Place, Sum, Told
-from apps.ridesharing.eta.interval import Width
-from apps.ridesharing.eta.times import TRIP, Expected, Model, Times
 from millrace import Context, KeyedProcess, days, event_time, hours, map_state
+from millrace_apps.ridesharing.eta.features import Driver, Place, Sum, Told
+from millrace_apps.ridesharing.eta.interval import Width
+from millrace_apps.ridesharing.eta.times import TRIP, Expected, Model, Times
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +51,8 @@ class Estimate(msgspec.Struct, gc=False):
         low_s: So long at least, by the model; nine of ten legs are between the two.
         high_s: So long at most.
         model_version: The model's version; empty: none.
-        features: What is known of it, by :data:`apps.ridesharing.eta.features.NAMES`, if that is asked for.
+        features: What is known of it, by :data:`millrace_apps.ridesharing.eta.features.NAMES`, if that is
+            asked for.
     """
 
     leg_id: str

@@ -14,9 +14,6 @@ from typing import Any, ClassVar, Final
 import h3
 import msgspec
 
-from apps.ridesharing.events import Control, SetSurgeCap
-from apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
-from apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Outcome, Quote, SurgeCount
 from millrace import (
     BroadcastContext,
     Context,
@@ -27,6 +24,17 @@ from millrace import (
     map_state,
     side_output,
     value_state,
+)
+from millrace_apps.ridesharing.events import Control, SetSurgeCap
+from millrace_apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
+from millrace_apps.ridesharing.surge.records import (
+    Asked,
+    Fare,
+    FreeCars,
+    Multiplier,
+    Outcome,
+    Quote,
+    SurgeCount,
 )
 
 _EPOCH: Final = "epoch"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import h3
 
-from apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.config import SurgeConfig
 
 _FAR: Final = 1 << 60
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.replay import run_replay
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.surge.records import Multiplier
-from apps.ridesharing.surge.world import City, World
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.replay import run_replay
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.records import Multiplier
+from millrace_apps.ridesharing.surge.world import City, World
 
 #: Elasticities of riders and of drivers that are reported; the first pair is what the report begins with.
 PAIRS: Final = ((-0.5, 0.3), (-0.25, 0.3), (-1.0, 0.3), (-0.25, 0.1), (-0.5, 0.1), (-1.0, 0.1))

@@ -11,14 +11,14 @@ import h3
 import msgspec
 import numpy as np
 
-from apps.ridesharing.events import DriverStatus, Event, Position, RideRequest
-from apps.ridesharing.fleet import Fleet, Leg, Request
-from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.surge.process import Surge
-from apps.ridesharing.surge.records import Asked, FreeCars, Multiplier, Quote
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.events import DriverStatus, Event, Position, RideRequest
+from millrace_apps.ridesharing.fleet import Fleet, Leg, Request
+from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.process import Surge
+from millrace_apps.ridesharing.surge.records import Asked, FreeCars, Multiplier, Quote
 
 _REGION: Final = "city"
 _HOUR_MS: Final = 3_600_000

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import h3
 import numpy as np
 
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.records import Trip
-from apps.ridesharing.topic_audit.evidence import Evidence
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.records import Trip
+from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 
 #: Who ended by their own will is neither served nor left alone.
 _OWN_WILL = frozenset({"rider_cancelled", "refused"})

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from apps.ridesharing.events import RideRequest
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.records import Offer
-from apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
-from apps.ridesharing.topic_audit.findings import Findings
-from apps.ridesharing.topic_audit.steps import Commitment
+from millrace_apps.ridesharing.events import RideRequest
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.records import Offer
+from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
+from millrace_apps.ridesharing.topic_audit.findings import Findings
+from millrace_apps.ridesharing.topic_audit.steps import Commitment
 
 #: Takes a reason and a detail.
 _Add = Callable[[str, str], None]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from apps.ridesharing.events import CLOCKS, INPUTS
-from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace.operations.reading import Stored, read_topics
 from millrace.time import ms
+from millrace_apps.ridesharing.events import CLOCKS, INPUTS
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 
 if TYPE_CHECKING:
-    from apps.ridesharing.settings import RidesharingSettings
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
 #: Records are read from so long before what is judged: where drivers were, and what they had to do, ms.
 LOOK_BACK_MS: Final = 7_200_000

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from apps.ridesharing.topic_audit.evidence import Evidence, Whereabouts
-from apps.ridesharing.topic_audit.fairness import Cell, Fairness, by_cell, fairness
-from apps.ridesharing.topic_audit.findings import Findings, Violated
-from apps.ridesharing.topic_audit.offers import OfferFigures, check_offers
-from apps.ridesharing.topic_audit.steps import EVER, Ledger, Steps, ledger_of
+from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Whereabouts
+from millrace_apps.ridesharing.topic_audit.fairness import Cell, Fairness, by_cell, fairness
+from millrace_apps.ridesharing.topic_audit.findings import Findings, Violated
+from millrace_apps.ridesharing.topic_audit.offers import OfferFigures, check_offers
+from millrace_apps.ridesharing.topic_audit.steps import EVER, Ledger, Steps, ledger_of
 
 #: Resolution of the cells that are compared: hexagons of 5 km², the zones of the requests.
 RESOLUTION = 7
@@ -99,7 +99,7 @@ def audit_topics(
 
     Example, a request that nobody has taken up after ten minutes:
 
-        >>> from apps.ridesharing.events import Position, RideRequest
+        >>> from millrace_apps.ridesharing.events import Position, RideRequest
         >>> evidence = Evidence()
         >>> asked = RideRequest(event_time_ms=0, request_id="r1", rider_id="ann", vehicle_class="standard",
         ...     zone="872830828ffffff", pickup_lat=37.77, pickup_lon=-122.42, dropoff_lat=37.78,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
-from apps.ridesharing.config import HOLD_MS
-from apps.ridesharing.events import LAST_ATTEMPT, RideRequest
-from apps.ridesharing.geo import distance_m, travel_ms
-from apps.ridesharing.lifecycle import COMMITTED, TERMINAL, may_follow
-from apps.ridesharing.records import Assignment, Offer, Release, Trip
-from apps.ridesharing.topic_audit.evidence import Evidence, Said, Whereabouts
-from apps.ridesharing.topic_audit.findings import Findings
+from millrace_apps.ridesharing.config import HOLD_MS
+from millrace_apps.ridesharing.events import LAST_ATTEMPT, RideRequest
+from millrace_apps.ridesharing.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.lifecycle import COMMITTED, TERMINAL, may_follow
+from millrace_apps.ridesharing.records import Assignment, Offer, Release, Trip
+from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Said, Whereabouts
+from millrace_apps.ridesharing.topic_audit.findings import Findings
 
 #: After all time.
 EVER: Final = 1 << 62

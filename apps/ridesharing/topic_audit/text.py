@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from apps.ridesharing.topic_audit.findings import REASONS
+from millrace_apps.ridesharing.topic_audit.findings import REASONS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from apps.ridesharing.topic_audit.report import Audited
+    from millrace_apps.ridesharing.topic_audit.report import Audited
 
 #: So many violations, and so many cells, are shown.
 _EXAMPLES: Final = 10

@@ -92,9 +92,9 @@ def _part(module: str) -> ModuleType:
     from millrace.errors import UserError
 
     try:
-        return importlib.import_module(f"recipes.kit.{module}")
+        return importlib.import_module(f"millrace_apps.recipes.kit.{module}")
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("recipes"):
+        if not (error.name or "").startswith("millrace_apps"):
             raise
         raise UserError(
             "the recipes are not installed: they come with the project, not with the core alone"

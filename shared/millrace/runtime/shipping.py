@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,6 +32,15 @@ def project_packages() -> dict[str, Path]:
     return found
 
 
+def _files(root: Path) -> list[Path]:
+    """Return a package's files in order; in a checkout the apps' folders are links."""
+    found: list[Path] = []
+    for folder, inside, files in os.walk(root, followlinks=True):
+        inside[:] = [name for name in inside if name not in _SKIP]
+        found += [Path(folder, name) for name in files]
+    return sorted(found)
+
+
 def project_archive(folder: Path) -> Path:
     """Return a zip of the project's packages, made once per content.
 
@@ -40,8 +50,7 @@ def project_archive(folder: Path) -> Path:
     files = [
         (path, f"{name}/{path.relative_to(root).as_posix()}")
         for name, root in project_packages().items()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and not _SKIP & set(path.parts)
+        for path in _files(root)
     ]
     digest = hashlib.sha256()
     for path, name in files:

@@ -46,7 +46,7 @@ Sent = tuple[int, str, str, Any]
 
 def fraud() -> Iterator[Sent]:
     """Payments with frauds, and what is said of them within minutes."""
-    from generators.payments import PaymentsProfile, simulate
+    from millrace_apps.generators.payments import PaymentsProfile, simulate
 
     profile = PaymentsProfile(
         seed=4, start_ms=START, event_rate=0.4, cards=25, terminals=20, fraud_rate=30, fraud_scale=0.02,
@@ -57,7 +57,7 @@ def fraud() -> Iterator[Sent]:
 
 def iot() -> Iterator[Sent]:
     """A small fleet with faults; a shift, ten minutes and more of alarms end on both sides of the stop."""
-    from generators.iot import IotProfile, simulate
+    from millrace_apps.generators.iot import IotProfile, simulate
 
     profile = IotProfile(
         seed=5, start_ms=START, machines=6, machines_per_line=2, lines_per_plant=1, event_rate=0.16,
@@ -68,7 +68,7 @@ def iot() -> Iterator[Sent]:
 
 def clickstream() -> Iterator[Sent]:
     """An hour and a half of the shop, with carts that are left and orders."""
-    from generators.clickstream import ClickstreamProfile, simulate
+    from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 
     profile = ClickstreamProfile(
         seed=6, start_ms=START, event_rate=0.15, people=40, items=50, known=0.6, boundaries=0.3,
@@ -79,14 +79,14 @@ def clickstream() -> Iterator[Sent]:
 
 def ridesharing() -> Iterator[Sent]:
     """A city in a loop with the app, in memory: riders and drivers answer what it has told them."""
-    from apps.ridesharing.dispatcher import Dispatcher
-    from apps.ridesharing.events import Signal
-    from apps.ridesharing.replay import Chain, memory_chain
-    from apps.ridesharing.settings import RidesharingSettings
-    from generators.engine.loop import Mailbag
-    from generators.ridesharing import RidesProfile
-    from generators.ridesharing.agents import World
-    from generators.ridesharing.loop import APP_TOPICS
+    from millrace_apps.generators.engine.loop import Mailbag
+    from millrace_apps.generators.ridesharing import RidesProfile
+    from millrace_apps.generators.ridesharing.agents import World
+    from millrace_apps.generators.ridesharing.loop import APP_TOPICS
+    from millrace_apps.ridesharing.dispatcher import Dispatcher
+    from millrace_apps.ridesharing.events import Signal
+    from millrace_apps.ridesharing.replay import Chain, memory_chain
+    from millrace_apps.ridesharing.settings import RidesharingSettings
 
     config = RidesharingSettings().dispatch_config()
     profile = RidesProfile(

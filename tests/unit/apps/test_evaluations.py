@@ -13,13 +13,13 @@ import msgspec
 import pandas as pd
 import pytest
 
-from apps.clickstream.evaluation import differing_sessions, expected_sessions, sessions_of
-from apps.clickstream.rules import SNOWPLOW
-from apps.clickstream.snowplow import summarise
-from apps.clickstream.snowplow_files import SESSION_COLUMNS, compare
-from apps.fraud.evaluation.oracle import handbook_features, mismatches
-from apps.iot_maintenance.evaluation import ai4i, azure, cmapss, nab
-from apps.ridesharing.location_report import differing_counts, stale_drivers, zone_counts
+from millrace_apps.clickstream.evaluation import differing_sessions, expected_sessions, sessions_of
+from millrace_apps.clickstream.rules import SNOWPLOW
+from millrace_apps.clickstream.snowplow import summarise
+from millrace_apps.clickstream.snowplow_files import SESSION_COLUMNS, compare
+from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
+from millrace_apps.iot_maintenance.evaluation import ai4i, azure, cmapss, nab
+from millrace_apps.ridesharing.location_report import differing_counts, stale_drivers, zone_counts
 from tests.broken import (
     Break,
     Rows,

@@ -11,19 +11,19 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import app_drain, app_latency, app_run, rules_cost, silence, state_size
-from benchmarks.app_bench import Answers, Key, Record, bench_of
-from benchmarks.app_drain import Mark
-from benchmarks.app_latency import Answer, Asked
-from benchmarks.cli import BenchApp, LatencyJob, app
-from benchmarks.paged import PagedHost
-from benchmarks.state_apps import BENCHES
-from benchmarks.streams import BenchmarkFailed
 from millrace import Context, KeyedProcess, Timer, arrival, value_state
 from millrace.errors import UserError
 from millrace.host.memory import MemoryHost
 from millrace.runtime.apps import load_app
 from millrace.runtime.monitor import BatchStat
+from millrace_apps.benchmarks import app_drain, app_latency, app_run, rules_cost, silence, state_size
+from millrace_apps.benchmarks.app_bench import Answers, Key, Record, bench_of
+from millrace_apps.benchmarks.app_drain import Mark
+from millrace_apps.benchmarks.app_latency import Answer, Asked
+from millrace_apps.benchmarks.cli import BenchApp, LatencyJob, app
+from millrace_apps.benchmarks.paged import PagedHost
+from millrace_apps.benchmarks.state_apps import BENCHES
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 APPS = [member.value for member in BenchApp]
 
@@ -56,8 +56,8 @@ def test_streams_and_answers_are_topics_of_the_app_and_options_are_the_generator
     assert {member.value for member in LatencyJob} == {*APPS, "w1"}
     if name == "fraud":
         return
-    from generators.domain_command import _SHARED, own_options
-    from generators.domains import load
+    from millrace_apps.generators.domain_command import _SHARED, own_options
+    from millrace_apps.generators.domains import load
 
     domain = load(name)
     assert set(bench.streams) == set(domain.streams)
@@ -78,9 +78,9 @@ def test_settings_of_a_benchmark_are_ones_that_the_app_knows(name: str, tmp_path
 
 
 def test_rules_of_the_latency_are_the_apps_own_and_one_that_answers_at_once(tmp_path: Path) -> None:
-    from apps.clickstream.offer_rules import DEFAULT_RULES, read_rules
-    from apps.iot_maintenance.alarms.book import read_rules as read_alarm_rules
-    from apps.iot_maintenance.settings import DEFAULTS
+    from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, read_rules
+    from millrace_apps.iot_maintenance.alarms.book import read_rules as read_alarm_rules
+    from millrace_apps.iot_maintenance.settings import DEFAULTS
 
     (fleet,) = bench_of("iot").paced(tmp_path)
     own, rules = read_alarm_rules(DEFAULTS), read_alarm_rules(Path(fleet.partition("=")[2]))
@@ -298,7 +298,7 @@ def test_a_slow_app_is_waited_for_until_it_has_read_everything(monkeypatch: pyte
         taken["transactions.x"] += 2
 
     monkeypatch.setattr("millrace.kafka.admin.end_offsets", lambda *_: {0: 4, 1: 5})
-    monkeypatch.setattr("benchmarks.app_latency.time.sleep", look)
+    monkeypatch.setattr("millrace_apps.benchmarks.app_latency.time.sleep", look)
     app_latency._await_read(cast(app_run.BenchRun, Run()), taken, threading.Event())
     assert [look["transactions.x"] for look in looks] == [5, 7]
     ended = threading.Event()
@@ -410,10 +410,10 @@ def test_state_is_weighed_from_the_command_line(name: str, tmp_path: Path) -> No
 
 
 def test_rules_of_the_benchmark_are_taken_and_ask_for_thirty_windows() -> None:
-    from apps.fraud.events import Control
-    from apps.fraud.rulebook import LANGUAGE
     from millrace.operations.control_topic import Book
     from millrace.rules import InForce
+    from millrace_apps.fraud.events import Control
+    from millrace_apps.fraud.rulebook import LANGUAGE
 
     book = Book(LANGUAGE, Control)
     for event in rules_cost.active_rules(100):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.clock import QUICK, clock
+from millrace_apps.benchmarks.clock import QUICK, clock
 
 
 def test_one_wrong_clock_changes_nothing_of_the_others_and_a_backlog_makes_nothing_late() -> None:

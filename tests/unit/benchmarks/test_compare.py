@@ -17,11 +17,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import compare, machine, reference
-from benchmarks.cli import app
-from benchmarks.compare import Measured, Plan, Side, SideFailed
-from benchmarks.metered import Metered
 from millrace.errors import UserError
+from millrace_apps.benchmarks import compare, machine, reference
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.compare import Measured, Plan, Side, SideFailed
+from millrace_apps.benchmarks.metered import Metered
 
 #: What the command of the tiny repository does: it says which number its tree has.
 TOOL = """\
@@ -452,7 +452,7 @@ def test_words_of_the_command_are_not_taken_for_our_options(
 _SCRIPT = """\
 import signal, sys
 from pathlib import Path
-from benchmarks import compare
+from millrace_apps.benchmarks import compare
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 today, cache = map(Path, sys.argv[1:3])

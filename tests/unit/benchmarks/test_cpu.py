@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-from benchmarks.cpu import CpuMeter, cpu_by_part, cpu_seconds, part_of
+from millrace_apps.benchmarks.cpu import CpuMeter, cpu_by_part, cpu_seconds, part_of
 
 #: What the busy child uses at least, s. Processes are billed in ticks of 10 ms.
 _USED_S = 0.4

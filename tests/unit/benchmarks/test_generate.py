@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import generate
-from benchmarks.cli import app
-from benchmarks.generate import Order, Sizes, _measure
-from benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks import generate
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.generate import Order, Sizes, _measure
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 
 @pytest.mark.parametrize("domain", ["fraud", "orders"])

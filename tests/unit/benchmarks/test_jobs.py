@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks import core_app, memory_host, oracles, sealing, timers, w1, windowed
-from benchmarks.digest import digest
-from benchmarks.inputs import START_MS, Events, card_name, closing_events, make_events
-from benchmarks.kafka_io import Pace, Results, results_of
-from benchmarks.w1_job import BatchZScore, Purchase, _scored
 from millrace import KeyedProcess
 from millrace.host.memory import MemoryHost
+from millrace_apps.benchmarks import core_app, memory_host, oracles, sealing, timers, w1, windowed
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import START_MS, Events, card_name, closing_events, make_events
+from millrace_apps.benchmarks.kafka_io import Pace, Results, results_of
+from millrace_apps.benchmarks.w1_job import BatchZScore, Purchase, _scored
 
 
 def run(process: KeyedProcess[Any, Any], events: Events, batch: int = 300) -> list[dict[str, Any]]:

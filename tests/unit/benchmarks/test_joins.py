@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import joined, oracles
-from benchmarks.digest import digest
-from benchmarks.inputs import START_MS, Events, card_name
-from benchmarks.w1_job import Purchase
 from millrace.testing import TestDriver
+from millrace_apps.benchmarks import joined, oracles
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import START_MS, Events, card_name
+from millrace_apps.benchmarks.w1_job import Purchase
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import metered
-from benchmarks.metered import Metered, NotStarted
+from millrace_apps.benchmarks import metered
+from millrace_apps.benchmarks.metered import Metered, NotStarted
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
 

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks import absent, deduped
-from benchmarks.digest import digest
-from benchmarks.inputs import Events, card_name, closing_events, make_events
-from benchmarks.w1_job import Purchase
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.benchmarks import absent, deduped
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import Events, card_name, closing_events, make_events
+from millrace_apps.benchmarks.w1_job import Purchase
 
 
 def test_sales_come_twice_within_the_bound_and_not_in_order() -> None:

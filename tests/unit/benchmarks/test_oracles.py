@@ -7,9 +7,9 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from benchmarks import oracles
-from benchmarks.inputs import Events, as_json, as_table, closing_events, make_events
-from benchmarks.w1_job import zscore
+from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.inputs import Events, as_json, as_table, closing_events, make_events
+from millrace_apps.benchmarks.w1_job import zscore
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -128,7 +128,7 @@ def test_sums_of_squares_are_exact_as_floats() -> None:
 def test_json_and_columns_say_the_same() -> None:
     import msgspec
 
-    from benchmarks.w1_job import Purchase
+    from millrace_apps.benchmarks.w1_job import Purchase
 
     events = make_events(20, 5)
     table = as_table(events, 100, with_json=True)

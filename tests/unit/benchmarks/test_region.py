@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.region import QUICK, region
+from millrace_apps.benchmarks.region import QUICK, region
 
 
 def test_both_books_say_the_same_and_few_positions_cost_little_of_the_one_in_parts() -> None:

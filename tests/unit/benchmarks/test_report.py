@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import big_state, kafka_w1, report, running, streams, timers, w1
-from benchmarks.cli import app
-from benchmarks.digest import Digest, digest
-from benchmarks.inputs import Events, make_events
-from benchmarks.kafka_io import Pace, Results
-from benchmarks.streams import BenchmarkFailed, Mark, Run
+from millrace_apps.benchmarks import big_state, kafka_w1, report, running, streams, timers, w1
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks.inputs import Events, make_events
+from millrace_apps.benchmarks.kafka_io import Pace, Results
+from millrace_apps.benchmarks.streams import BenchmarkFailed, Mark, Run
 
 #: SELECT xxhash64(1L)
 SPARK_ONE = -7001672635703045582
@@ -146,7 +146,7 @@ def test_batches_of_a_rival_take_what_is_left_and_then_nothing() -> None:
 
 
 def test_a_batch_of_the_rival_is_read_again_from_where_the_one_before_ended(tmp_path: Path) -> None:
-    from benchmarks.native_per_event import offsets
+    from millrace_apps.benchmarks.native_per_event import offsets
 
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"events":{"0":7,"1":5}}')
@@ -190,7 +190,7 @@ def test_latency_counts_from_when_an_event_was_due_after_the_warm_up() -> None:
 
 
 def test_results_of_parts_are_checked_as_one_stream() -> None:
-    from benchmarks import oracles
+    from millrace_apps.benchmarks import oracles
 
     events = make_events(90, 5)
     scores = oracles.scores(events)

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cli import BenchApp
-from benchmarks.drivers import small_batches
-from benchmarks.drivers.small_batches import BOUNDS, Failed, Feed, Message, Plan, Watch
+from millrace_apps.benchmarks.cli import BenchApp
+from millrace_apps.benchmarks.drivers import small_batches
+from millrace_apps.benchmarks.drivers.small_batches import BOUNDS, Failed, Feed, Message, Plan, Watch
 
 #: What stood at a6f5cc6 and means the same today.
 KNOWN = {
-    "benchmarks": {"core_app"},
-    "benchmarks.app_bench": {"bench_of"},
-    "benchmarks.app_run": {"BenchRun", "bench_run", "read_ends"},
-    "benchmarks.cpu": {"CpuMeter"},
-    "benchmarks.inputs": {"make_events"},
-    "benchmarks.kafka_io": {"preload"},
-    "benchmarks.w1": {"bench_session"},
-    "benchmarks.w1_job": {"native"},
+    "millrace_apps.benchmarks": {"core_app"},
+    "millrace_apps.benchmarks.app_bench": {"bench_of"},
+    "millrace_apps.benchmarks.app_run": {"BenchRun", "bench_run", "read_ends"},
+    "millrace_apps.benchmarks.cpu": {"CpuMeter"},
+    "millrace_apps.benchmarks.inputs": {"make_events"},
+    "millrace_apps.benchmarks.kafka_io": {"preload"},
+    "millrace_apps.benchmarks.w1": {"bench_session"},
+    "millrace_apps.benchmarks.w1_job": {"native"},
     "millrace.connectors.kafka": {"kafka_stream"},
     "millrace.connectors.producing": {"Delivery"},
     "millrace.errors": {"MillraceError"},
@@ -41,9 +41,11 @@ def test_the_driver_imports_nothing_that_older_commits_do_not_have() -> None:
             found.setdefault(node.module, set()).update(alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
             assert not any(
-                alias.name.split(".")[0] in ("benchmarks", "millrace", "apps") for alias in node.names
+                alias.name.split(".")[0] in ("benchmarks", "millrace", "millrace_apps")
+                for alias in node.names
             )
-    ours = {m: names for m, names in found.items() if m.split(".")[0] in ("benchmarks", "millrace", "apps")}
+    tops = ("benchmarks", "millrace", "millrace_apps")
+    ours = {m: names for m, names in found.items() if m.split(".")[0] in tops}
     assert ours == KNOWN
 
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import uplift
-from benchmarks.cli import app
-from benchmarks.uplift import Played, Shop, evaluate, play
-from generators.clickstream.visits import Visits
 from millrace.errors import ChecksFailed
+from millrace_apps.benchmarks import uplift
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.uplift import Played, Shop, evaluate, play
+from millrace_apps.generators.clickstream.visits import Visits
 
 SHOP = Shop(days=28, event_rate=0.012, offer_uplift=0.75)
 

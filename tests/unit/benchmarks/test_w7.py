@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.digest import digest
-from benchmarks.inputs import Events, card_name, make_events
-from benchmarks.matching import LARGE, SMALL, WITHIN_MS, expected, on_memory_host, process_of
-from benchmarks.w1_job import Purchase
 from millrace.host.memory import MemoryHost
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import Events, card_name, make_events
+from millrace_apps.benchmarks.matching import LARGE, SMALL, WITHIN_MS, expected, on_memory_host, process_of
+from millrace_apps.benchmarks.w1_job import Purchase
 
 
 @pytest.fixture(params=[1, 2])

@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import app_latency, app_run, core_app, core_latency, kafka_io, running
-from benchmarks.app_bench import bench_of
-from benchmarks.cli import app
-from benchmarks.kafka_io import Pace
-from benchmarks.streams import BenchmarkFailed
-from benchmarks.warmth import WARM_BATCHES, WarmUp, told
 from millrace.errors import MillraceError
+from millrace_apps.benchmarks import app_latency, app_run, core_app, core_latency, kafka_io, running
+from millrace_apps.benchmarks.app_bench import bench_of
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.kafka_io import Pace
+from millrace_apps.benchmarks.streams import BenchmarkFailed
+from millrace_apps.benchmarks.warmth import WARM_BATCHES, WarmUp, told
 
 
 def no_check() -> None:

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from generators.engine.simulated import Simulated, Truth
-from generators.payments import PaymentsProfile, Transaction, simulate
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.payments import PaymentsProfile, Transaction, simulate
 
 #: Kind → its frauds with their transactions.
 Frauds: TypeAlias = dict[str, list[tuple[Truth, list[Transaction]]]]

@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from generators import command, domains
-from generators.cli import app
-from generators.command import Destination
-from generators.engine import Generated
-from generators.engine.disturb import Disturbances
-from generators.engine.world import deliver_domain
-from generators.fraud import FraudProfile, fraud_events
-from generators.handbook import HandbookProfile
-from generators.handbook_stream import handbook_events
-from generators.kafka_loop import close_the_loop
-from generators.replay import Replay, replayed
-from generators.ridesharing.loop import LOOP
-from generators.sinks import KafkaSink
 from millrace.cli import main
 from millrace.errors import UserError
 from millrace.kafka import admin
 from millrace.kafka.admin import APPEND_TIME, SENT_TIME
+from millrace_apps.generators import command, domains
+from millrace_apps.generators.cli import app
+from millrace_apps.generators.command import Destination
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.handbook import HandbookProfile
+from millrace_apps.generators.handbook_stream import handbook_events
+from millrace_apps.generators.kafka_loop import close_the_loop
+from millrace_apps.generators.replay import Replay, replayed
+from millrace_apps.generators.ridesharing.loop import LOOP
+from millrace_apps.generators.sinks import KafkaSink
 from tests.unit.generators.test_kafka_sink import MockBroker
 from tests.unit.generators.test_ridesharing_command import TIMING, VALUES, Inbox
 from tests.unit.generators.world import METERS, MeterProfile
@@ -215,7 +215,7 @@ class TestCommand:
     def test_a_world_that_answers_an_app_in_real_time_sends_the_clocks(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("generators.kafka_loop.KafkaInbox", Inbox)
+        monkeypatch.setattr("millrace_apps.generators.kafka_loop.KafkaInbox", Inbox)
         for live in (False, True):
             _, timing = close_the_loop(domains.load("ridesharing"), LOOP, VALUES, replace(TIMING, live=live))
             assert (timing.speed, timing.live) == (None, live)

@@ -8,14 +8,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from generators.engine.disturb import Disturbances
-from generators.engine.message import Generated
-from generators.engine.world import deliver_domain
-from generators.ledger_check import Outputs, compare, read_truths
-from generators.options import PRESETS, Preset
-from generators.payments import DOMAIN, PaymentsProfile
-from generators.payments.events import Transaction
-from generators.world_ledger import WorldLedger
 from millrace import Context, KeyedProcess, arrival, map_state
 from millrace.dead_letters import VERSION_HEADER, DeadLetter
 from millrace.host.chunks import decode_output
@@ -25,6 +17,14 @@ from millrace.host.key_times import KeyFields
 from millrace.host.packing import Packer
 from millrace.host.spark_worker import BoundedGroups
 from millrace.testing.world_ledger import WorldRun
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.message import Generated
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.ledger_check import Outputs, compare, read_truths
+from millrace_apps.generators.options import PRESETS, Preset
+from millrace_apps.generators.payments import DOMAIN, PaymentsProfile
+from millrace_apps.generators.payments.events import Transaction
+from millrace_apps.generators.world_ledger import WorldLedger
 
 CHAOS = PRESETS[Preset.chaos]
 PROFILE = PaymentsProfile(

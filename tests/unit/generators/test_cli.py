@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from generators.fraud import FraudProfile, simulate
-from generators.ledger_records import LedgerError, read_ledger
 from millrace.cli import main
+from millrace_apps.generators.fraud import FraudProfile, simulate
+from millrace_apps.generators.ledger_records import LedgerError, read_ledger
 
 START = "2026-01-01T00:00:00Z"
 COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "fraud"]
@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_clear_line(
 
 def test_the_commands_are_cheap_to_import() -> None:
     code = (
-        "import sys, generators.cli\n"
+        "import sys, millrace_apps.generators.cli\n"
         "heavy = {'faker', 'confluent_kafka', 'rich', 'pandas', 'pyspark', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

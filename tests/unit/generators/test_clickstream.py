@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import generators.clickstream
-from generators.clickstream import DOMAIN, ClickstreamProfile, simulate
-from generators.clickstream.simulation import Shop
-from generators.engine.simulated import Simulated, Truth
+import millrace_apps.generators.clickstream
 from millrace.errors import UserError
+from millrace_apps.generators.clickstream import DOMAIN, ClickstreamProfile, simulate
+from millrace_apps.generators.clickstream.simulation import Shop
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 from tests.unit.apps.clickstream.cases import (
     HOUR_MS,
     PROFILE,
@@ -118,10 +118,10 @@ def test_one_truth_says_the_same_at_all_its_events(events: list[Simulated]) -> N
 
 
 @pytest.mark.parametrize(
-    "module", [module.name for module in pkgutil.iter_modules(generators.clickstream.__path__)]
+    "module", [module.name for module in pkgutil.iter_modules(millrace_apps.generators.clickstream.__path__)]
 )
 def test_examples_of_docstrings_run(module: str) -> None:
-    name = f"generators.clickstream.{module}"
+    name = f"millrace_apps.generators.clickstream.{module}"
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

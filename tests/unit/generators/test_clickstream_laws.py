@@ -9,13 +9,13 @@ from statistics import median, quantiles
 
 import pytest
 
-from generators.clickstream import ClickstreamProfile, responds, simulate
-from generators.clickstream.catalogue import CATEGORIES, Catalogue
-from generators.clickstream.checkout import steps_done
-from generators.clickstream.seasons import Arrivals, activity
-from generators.clickstream.simulation import VISIT_EVENTS
-from generators.engine.randomness import substream
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.clickstream import ClickstreamProfile, responds, simulate
+from millrace_apps.generators.clickstream.catalogue import CATEGORIES, Catalogue
+from millrace_apps.generators.clickstream.checkout import steps_done
+from millrace_apps.generators.clickstream.seasons import Arrivals, activity
+from millrace_apps.generators.clickstream.simulation import VISIT_EVENTS
+from millrace_apps.generators.engine.randomness import substream
+from millrace_apps.generators.engine.simulated import Simulated
 from tests.unit.apps.clickstream.cases import (
     GAP_MS,
     HOUR_MS,
@@ -56,7 +56,7 @@ def test_steps_of_the_checkout_lose_carts_one_after_the_other() -> None:
 
 
 def test_pauses_have_the_quartiles_of_the_recsys_clicks() -> None:
-    from generators.clickstream.browsing import _PAUSES_MS
+    from millrace_apps.generators.clickstream.browsing import _PAUSES_MS
 
     assert quantiles(_PAUSES_MS, n=4) == pytest.approx([24_800, 55_700, 128_600], rel=0.05)
     assert min(_PAUSES_MS) >= 1_000

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from generators.clickstream import ClickstreamProfile, responds, simulate
-from generators.clickstream.answers import OfferMade
-from generators.clickstream.lists import SURFACES, ListMade
-from generators.clickstream.loop import APP_TOPICS, ShopWorld
-from generators.engine.loop import Mailbag
-from generators.engine.simulated import Simulated
 from millrace.errors import UserError
+from millrace_apps.generators.clickstream import ClickstreamProfile, responds, simulate
+from millrace_apps.generators.clickstream.answers import OfferMade
+from millrace_apps.generators.clickstream.lists import SURFACES, ListMade
+from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
+from millrace_apps.generators.engine.loop import Mailbag
+from millrace_apps.generators.engine.simulated import Simulated
 
 CASES = int(os.environ.get("MILLRACE_CASES", "10"))
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -154,7 +154,7 @@ def test_what_nobody_can_answer_brings_about_nothing() -> None:
 
 
 def test_an_offer_is_read_as_the_app_writes_it() -> None:
-    from apps.clickstream.offers import Offer
+    from millrace_apps.clickstream.offers import Offer
 
     offer = Offer("o", "cart-left", "ten", "control", "u:ann", "v1", "c1", 7, {"left": "abandoned"})
     assert Mailbag(APP_TOPICS).open("clickstream.offers", msgspec.json.encode(offer)) == OfferMade(
@@ -264,7 +264,7 @@ def test_who_has_other_things_to_do_reads_no_list() -> None:
 
 
 def test_a_list_is_read_as_the_app_writes_it() -> None:
-    from apps.clickstream.recommend.records import Recommendation
+    from millrace_apps.clickstream.recommend.records import Recommendation
 
     row = Recommendation("c", "resume", "v1", "u:1", 7, "i", "learned", ["a"], [0.5], ["rule"], 1, 2)
     assert Mailbag(APP_TOPICS).open("clickstream.recommendations", msgspec.json.encode(row)) == ListMade(

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
-from generators.clickstream import Catalogue, ClickstreamProfile, ItemChange, simulate
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.clickstream import Catalogue, ClickstreamProfile, ItemChange, simulate
+from millrace_apps.generators.engine.simulated import Simulated
 
 PROFILE = ClickstreamProfile(seed=3, event_rate=2.0, items=200, sold_out=0.1, events=30_000)
 

@@ -9,13 +9,13 @@ from itertools import islice, pairwise
 
 import pytest
 
-from generators.clickstream import RATES, Click, responds, simulate
-from generators.clickstream.bots import BOT_VISIT_EVENTS, CRAWLERS, KINDS, Bots
-from generators.clickstream.browsing import BOUNDARY_PAUSES_MS
-from generators.clickstream.carts import MIN_IDLE_MS, CartStep, idle_spells
-from generators.clickstream.catalogue import Catalogue
-from generators.clickstream.profile import Names
-from generators.engine.simulated import Simulated
+from millrace_apps.generators.clickstream import RATES, Click, responds, simulate
+from millrace_apps.generators.clickstream.bots import BOT_VISIT_EVENTS, CRAWLERS, KINDS, Bots
+from millrace_apps.generators.clickstream.browsing import BOUNDARY_PAUSES_MS
+from millrace_apps.generators.clickstream.carts import MIN_IDLE_MS, CartStep, idle_spells
+from millrace_apps.generators.clickstream.catalogue import Catalogue
+from millrace_apps.generators.clickstream.profile import Names
+from millrace_apps.generators.engine.simulated import Simulated
 from tests.unit.apps.clickstream.cases import (
     GAP_MS,
     HOUR_MS,

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from generators.engine import Generated, substream
-from generators.engine.pace import pace
-from generators.fraud import FraudProfile, fraud_events, simulate
+from millrace_apps.generators.engine import Generated, substream
+from millrace_apps.generators.engine.pace import pace
+from millrace_apps.generators.fraud import FraudProfile, fraud_events, simulate
 
 PROFILE = FraudProfile(
     seed=7,
@@ -56,7 +56,7 @@ def test_same_profile_gives_same_bytes_and_another_seed_gives_others() -> None:
 @pytest.mark.parametrize("hash_seed", ["0", "12345"])
 def test_another_process_gives_the_same_bytes(hash_seed: str) -> None:
     code = (
-        "import hashlib\nfrom generators.fraud import FraudProfile, fraud_events\n"
+        "import hashlib\nfrom millrace_apps.generators.fraud import FraudProfile, fraud_events\n"
         f"messages = fraud_events(FraudProfile(**{PROFILE.parameters()!r}))\n"
         "rows = [(m.key, m.value, tuple(m.headers)) for m in messages]\n"
         "print(hashlib.sha256(repr(rows).encode()).hexdigest())"

@@ -15,12 +15,12 @@ import jsonschema
 import msgspec
 import pytest
 
-from generators.engine import Generated, substream
-from generators.engine.disturb import Disturbances, _murmur2, partition_of, windows
-from generators.engine.encode import Clocks
-from generators.engine.world import deliver_domain
 from millrace.dead_letters import reason_of
 from millrace.errors import UserError
+from millrace_apps.generators.engine import Generated, substream
+from millrace_apps.generators.engine.disturb import Disturbances, _murmur2, partition_of, windows
+from millrace_apps.generators.engine.encode import Clocks
+from millrace_apps.generators.engine.world import deliver_domain
 from tests.unit.generators.world import METERS, MeterProfile, Opening, Report, simulate
 
 PROFILE = MeterProfile(seed=4, events=4_000, late=0.03, lateness_ms=2_000, duplicates=0.03, malformed=0.03)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from generators import domains
-from generators.domain_command import help_of, own_options
-from generators.engine.disturb import Disturbances
-from generators.engine.simulated import Domain
-from generators.engine.world import deliver_domain
-from generators.options import PRESETS, Preset
 from millrace.cli import main
 from millrace.testing.world_ledger import read_world_ledger
+from millrace_apps.generators import domains
+from millrace_apps.generators.domain_command import help_of, own_options
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.simulated import Domain
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.options import PRESETS, Preset
 from tests.unit.generators.world import METERS, MeterProfile
 
 START = "2026-01-01"
@@ -26,7 +26,7 @@ START = "2026-01-01"
 @pytest.fixture(autouse=True)
 def meters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(domains.REGISTRY, "meters", "tests.unit.generators.world:METERS")
-    monkeypatch.setitem(domains.REGISTRY, "absent", "generators.absent:DOMAIN")
+    monkeypatch.setitem(domains.REGISTRY, "absent", "millrace_apps.generators.absent:DOMAIN")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.engine import Generated, substream
-from generators.engine.corrupt import JsonCorruptor
-from generators.engine.stages import DUPLICATE_GAP_MS, disorder, duplicates, in_arrival_order, late
-from generators.fraud import FIELDS, FraudProfile, fraud_events
+from millrace_apps.generators.engine import Generated, substream
+from millrace_apps.generators.engine.corrupt import JsonCorruptor
+from millrace_apps.generators.engine.stages import (
+    DUPLICATE_GAP_MS,
+    disorder,
+    duplicates,
+    in_arrival_order,
+    late,
+)
+from millrace_apps.generators.fraud import FIELDS, FraudProfile, fraud_events
 
 HEADERS = [("ce_id", b"run-1"), ("schema_version", b"1")]
 

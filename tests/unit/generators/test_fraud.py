@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from generators.engine import Generated
-from generators.fraud import FIELDS, FraudProfile, fraud_events, simulate
 from millrace.errors import UserError
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.fraud import FIELDS, FraudProfile, fraud_events, simulate
 
 SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v2.schema.json"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from apps.fraud.events import Label
-from generators.fraud import FraudProfile, fraud_events
-from generators.ledger import LedgerWriter, read_ledger
-from generators.run import run
-from generators.sinks import LineSink
+from millrace_apps.fraud.events import Label
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.ledger import LedgerWriter, read_ledger
+from millrace_apps.generators.run import run
+from millrace_apps.generators.sinks import LineSink
 
 PROFILE = FraudProfile(
     seed=3, events=6_000, event_rate=5, cards=200, fraud_rate=4, late=0.01, duplicates=0.01, malformed=0.01

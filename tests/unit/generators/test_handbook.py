@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from generators.handbook import (
+from millrace.errors import UserError
+from millrace_apps.generators.handbook import (
     HIGH_AMOUNT,
     PUBLISHED_FRAUDS,
     PUBLISHED_TRANSACTIONS,
@@ -22,7 +23,6 @@ from generators.handbook import (
     simulate_handbook,
     write_parquet,
 )
-from millrace.errors import UserError
 
 #: A tenth of the customers and terminals, with a radius that leaves as many terminals within reach.
 SMALL = HandbookProfile(seed=3, customers=500, terminals=1_000, days=90, radius=15.8)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from generators.cli import app
-from generators.handbook import HandbookProfile, simulate_handbook
-from generators.handbook_stream import SCENARIOS, handbook_events
 from millrace.errors import UserError
 from millrace.testing.world_ledger import read_world_ledger
+from millrace_apps.generators.cli import app
+from millrace_apps.generators.handbook import HandbookProfile, simulate_handbook
+from millrace_apps.generators.handbook_stream import SCENARIOS, handbook_events
 
 SMALL = HandbookProfile(seed=3, customers=60, terminals=120, days=40, radius=25.0)
 FLAGS = ["--seed", "3", "--customers", "60", "--terminals", "120", "--days", "40", "--radius", "25"]

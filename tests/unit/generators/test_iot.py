@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from generators.engine.simulated import Simulated
-from generators.iot import DOMAIN, IotProfile, assets, simulate
-from generators.iot.agenda import Agenda
-from generators.iot.events import MAINTENANCE, OFF, OVERLOAD, RUNNING
-from generators.iot.fleet import Fleet
-from generators.iot.laws import DAY_MS, HOUR_MS, Draws, Shifts, exponential, lognormal
-from generators.iot.models import CONVERSIONS
 from millrace.errors import UserError
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.iot import DOMAIN, IotProfile, assets, simulate
+from millrace_apps.generators.iot.agenda import Agenda
+from millrace_apps.generators.iot.events import MAINTENANCE, OFF, OVERLOAD, RUNNING
+from millrace_apps.generators.iot.fleet import Fleet
+from millrace_apps.generators.iot.laws import DAY_MS, HOUR_MS, Draws, Shifts, exponential, lognormal
+from millrace_apps.generators.iot.models import CONVERSIONS
 from tests.unit.apps.iot_maintenance.cases import (
     CALM,
     DAY,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from generators.engine.simulated import Simulated, Truth
-from generators.iot import DOMAIN, IotProfile, assets, simulate
-from generators.iot.events import FAILED, RUNNING
-from generators.iot.faults import SENSOR_FAULTS
-from generators.iot.laws import Draws, weibull_life
-from generators.iot.machines import AVERTED
-from generators.iot.models import CONVERSIONS, MODELS
-from generators.iot.simulation import EXCEEDANCE
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot import DOMAIN, IotProfile, assets, simulate
+from millrace_apps.generators.iot.events import FAILED, RUNNING
+from millrace_apps.generators.iot.faults import SENSOR_FAULTS
+from millrace_apps.generators.iot.laws import Draws, weibull_life
+from millrace_apps.generators.iot.machines import AVERTED
+from millrace_apps.generators.iot.models import CONVERSIONS, MODELS
+from millrace_apps.generators.iot.simulation import EXCEEDANCE
 from tests.unit.apps.iot_maintenance.cases import (
     CALM,
     DAY,

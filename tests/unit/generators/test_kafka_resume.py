@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from generators import resume as resuming
-from generators.command import Destination, execute, found_bookmark
-from generators.engine import Generated
-from generators.engine.world import deliver_domain
-from generators.kafka_position import TopicEnds
-from generators.resume import load
-from generators.sinks import KafkaSink
 from millrace.errors import UserError
 from millrace.kafka.admin import client_config
+from millrace_apps.generators import resume as resuming
+from millrace_apps.generators.command import Destination, execute, found_bookmark
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.kafka_position import TopicEnds
+from millrace_apps.generators.resume import load
+from millrace_apps.generators.sinks import KafkaSink
 from tests.unit.generators.test_resume import AT_ONCE, Crash, job
 from tests.unit.generators.world import METERS, MeterProfile
 

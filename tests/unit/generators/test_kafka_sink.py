@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
-from generators.engine import Generated
-from generators.fraud import FraudProfile, fraud_events
-from generators.sinks import KafkaSink, SinkError
 from millrace.cli import main
 from millrace.kafka.admin import BrokerUnreachable
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.sinks import KafkaSink, SinkError
 
 PARTITIONS = 4
 

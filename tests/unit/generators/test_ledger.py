@@ -10,11 +10,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from generators.fraud import FraudProfile, fraud_events
-from generators.ledger import LedgerWriter
-from generators.ledger_records import Ledger, LedgerError, read_ledger
-from generators.run import run
-from generators.sinks import LineSink
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.generators.ledger_records import Ledger, LedgerError, read_ledger
+from millrace_apps.generators.run import run
+from millrace_apps.generators.sinks import LineSink
 
 SCHEMA = Path(__file__).parents[3] / "apps/fraud/schemas/transaction.v2.schema.json"
 PROFILE = FraudProfile(

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from generators.engine.disturb import Disturbances
-from generators.engine.world import deliver_domain
-from generators.fraud import FraudProfile, fraud_events
-from generators.ledger import LedgerWriter
-from generators.ledger_check import Outputs, Truths, compare, read_truths
-from generators.ledger_cli import app, ids
-from generators.run import run
-from generators.sinks import LineSink
-from generators.world_ledger import WorldLedger
 from millrace.console.report import Check
 from millrace.errors import ChecksFailed, UserError
 from millrace.testing.world_ledger import WorldRun
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.generators.ledger_check import Outputs, Truths, compare, read_truths
+from millrace_apps.generators.ledger_cli import app, ids
+from millrace_apps.generators.run import run
+from millrace_apps.generators.sinks import LineSink
+from millrace_apps.generators.world_ledger import WorldLedger
 from tests.broken import (
     Break,
     Change,

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.engine.simulated import Simulated
-from generators.payments import DOMAIN, SCENARIOS, PaymentsProfile, Transaction, simulate
-from generators.payments.names import scattered
-from generators.payments.rhythm import day_and_night
-from generators.payments.simulation import Simulation
-from generators.payments.world import Terminal, World, distance_km
 from millrace.errors import UserError
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.payments import DOMAIN, SCENARIOS, PaymentsProfile, Transaction, simulate
+from millrace_apps.generators.payments.names import scattered
+from millrace_apps.generators.payments.rhythm import day_and_night
+from millrace_apps.generators.payments.simulation import Simulation
+from millrace_apps.generators.payments.world import Terminal, World, distance_km
 from tests.unit.generators.payments_cases import (
     DAY_MS,
     HOUR_MS,
@@ -58,7 +58,7 @@ def test_same_profile_gives_same_bytes_and_another_seed_gives_others() -> None:
 def test_another_process_gives_the_same_bytes(hash_seed: str) -> None:
     short = replace(PROFILE, events=1_000)
     code = (
-        "import hashlib, msgspec\nfrom generators.payments import PaymentsProfile, simulate\n"
+        "import hashlib, msgspec\nfrom millrace_apps.generators.payments import PaymentsProfile, simulate\n"
         f"events = simulate(PaymentsProfile(**{short.parameters()!r}))\n"
         "rows = [event.key.encode() + msgspec.json.encode(event.event) for event in events]\n"
         "print(hashlib.sha256(b'\\n'.join(rows)).hexdigest())"

@@ -10,9 +10,9 @@ from statistics import mean
 import msgspec
 import pytest
 
-from generators.engine.simulated import Simulated
-from generators.payments import SCENARIOS, PaymentsProfile, Transaction, simulate
-from generators.payments.frauds import FAR_KM, IMPOSSIBLE_KM_PER_HOUR
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.payments import SCENARIOS, PaymentsProfile, Transaction, simulate
+from millrace_apps.generators.payments.frauds import FAR_KM, IMPOSSIBLE_KM_PER_HOUR
 from tests.unit.generators.payments_cases import (
     DAY_MS,
     HOUR_MS,

@@ -8,11 +8,11 @@ from statistics import median, stdev
 
 import pytest
 
-from generators.engine import substream
-from generators.engine.simulated import Simulated
-from generators.payments import Label, Transaction, simulate
-from generators.payments import labels as law
-from generators.payments.labels import Labels
+from millrace_apps.generators.engine import substream
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.payments import Label, Transaction, simulate
+from millrace_apps.generators.payments import labels as law
+from millrace_apps.generators.payments.labels import Labels
 from tests.unit.generators.payments_cases import (
     DAY_MS,
     HOUR_MS,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from generators.engine.disturb import Disturbances
-from generators.engine.world import deliver_domain
-from generators.preview import dry_run, show_sample
-from generators.timing import Timing
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.preview import dry_run, show_sample
+from millrace_apps.generators.timing import Timing
 from tests.unit.generators.world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=4, malformed=0.5, duplicates=0.2)

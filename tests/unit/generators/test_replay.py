@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from generators.engine.pace import pace
-from generators.replay import Replay, replayed
-from generators.replay_cli import app
 from millrace.errors import UserError
 from millrace.testing.world_ledger import read_world_ledger
+from millrace_apps.generators.engine.pace import pace
+from millrace_apps.generators.replay import Replay, replayed
+from millrace_apps.generators.replay_cli import app
 
 ROWS = [
     {"user": "007", "at": 1_767_225_600_000, "amount": 2.5},

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from generators import resume as resuming
-from generators.command import Destination, Job, execute, found_bookmark
-from generators.engine import Generated
-from generators.engine.disturb import Disturbances
-from generators.engine.world import deliver_domain
-from generators.fraud import FraudProfile, fraud_events
-from generators.ledger import LedgerWriter
-from generators.resume import Bookmark, bookmark_path, load, save
-from generators.run import run
-from generators.sinks import LineSink
-from generators.timing import Timing
-from generators.world_ledger import WorldLedger
 from millrace.errors import UserError
 from millrace.testing.world_ledger import WorldRun
+from millrace_apps.generators import resume as resuming
+from millrace_apps.generators.command import Destination, Job, execute, found_bookmark
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.generators.resume import Bookmark, bookmark_path, load, save
+from millrace_apps.generators.run import run
+from millrace_apps.generators.sinks import LineSink
+from millrace_apps.generators.timing import Timing
+from millrace_apps.generators.world_ledger import WorldLedger
 from tests.unit.generators.world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=9, events=1_500, late=0.05, lateness_ms=2_000, duplicates=0.05, malformed=0.05)
@@ -213,7 +213,7 @@ def test_a_real_kill_at_random_points_changes_no_byte(tmp_path: Path) -> None:
     out, ledger = tmp_path / "out.jsonl", tmp_path / "ledger.jsonl"
     where = ["--to", "jsonl", "--out", str(out), "--ledger", str(ledger), "--resume", "--quiet"]
     code = (
-        "import generators.resume as r; r.PERIOD_S = 0.02\n"
+        "import millrace_apps.generators.resume as r; r.PERIOD_S = 0.02\n"
         "from millrace.cli import main\nimport sys\nsys.argv[0] = 'millrace'\nmain()"
     )
     command = [sys.executable, "-c", code, "generate", "fraud", *flags, *where]

@@ -13,22 +13,22 @@ import h3
 import msgspec
 import pytest
 
-from generators.engine import substream
-from generators.engine.simulated import Simulated, Truth
-from generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World, simulate
-from generators.ridesharing.city import City, degrees, demand_factor, distance_m, hour_of_week
-from generators.ridesharing.draws import chance
-from generators.ridesharing.drivers import DAY_MS, acceptance, answer_delay_ms, shift_of
-from generators.ridesharing.emitter import quote_of
-from generators.ridesharing.events import (
+from millrace.errors import UserError
+from millrace_apps.generators.engine import substream
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World, simulate
+from millrace_apps.generators.ridesharing.city import City, degrees, demand_factor, distance_m, hour_of_week
+from millrace_apps.generators.ridesharing.draws import chance
+from millrace_apps.generators.ridesharing.drivers import DAY_MS, acceptance, answer_delay_ms, shift_of
+from millrace_apps.generators.ridesharing.emitter import quote_of
+from millrace_apps.generators.ridesharing.events import (
     DriverLocation,
     Offer,
 )
-from generators.ridesharing.fleet import GPS_ERROR_M
-from generators.ridesharing.profile import ONLINE_SHARE
-from generators.ridesharing.riders import Demand
-from generators.ridesharing.simulation import live
-from millrace.errors import UserError
+from millrace_apps.generators.ridesharing.fleet import GPS_ERROR_M
+from millrace_apps.generators.ridesharing.profile import ONLINE_SHARE
+from millrace_apps.generators.ridesharing.riders import Demand
+from millrace_apps.generators.ridesharing.simulation import live
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000

@@ -9,12 +9,12 @@ import h3
 import msgspec
 import pytest
 
-from generators.engine import substream
-from generators.engine.simulated import Simulated
-from generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World
-from generators.ridesharing.city import degrees, distance_m
-from generators.ridesharing.dispatch import STALE_MS
-from generators.ridesharing.events import (
+from millrace_apps.generators.engine import substream
+from millrace_apps.generators.engine.simulated import Simulated
+from millrace_apps.generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World
+from millrace_apps.generators.ridesharing.city import degrees, distance_m
+from millrace_apps.generators.ridesharing.dispatch import STALE_MS
+from millrace_apps.generators.ridesharing.events import (
     Assignment,
     DriverAnswer,
     DriverLocation,
@@ -25,8 +25,8 @@ from generators.ridesharing.events import (
     Release,
     RideRequest,
 )
-from generators.ridesharing.riders import takes_below
-from generators.ridesharing.rides import QUOTE_PATIENCE_MS
+from millrace_apps.generators.ridesharing.riders import takes_below
+from millrace_apps.generators.ridesharing.rides import QUOTE_PATIENCE_MS
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000

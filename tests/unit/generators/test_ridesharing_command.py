@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from generators import kafka_loop
-from generators.cli import app
-from generators.kafka_loop import close_the_loop
-from generators.options import Target
-from generators.ridesharing import DOMAIN
-from generators.ridesharing.loop import LOOP
-from generators.timing import Timing
 from millrace.errors import UserError
+from millrace_apps.generators import kafka_loop
+from millrace_apps.generators.cli import app
+from millrace_apps.generators.kafka_loop import close_the_loop
+from millrace_apps.generators.options import Target
+from millrace_apps.generators.ridesharing import DOMAIN
+from millrace_apps.generators.ridesharing.loop import LOOP
+from millrace_apps.generators.timing import Timing
 
 TIMING = Timing(
     event_rate=100.0,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.engine import Generated
-from generators.engine.delay import parse_delay
-from generators.engine.pace import pace
-from generators.engine.shape import Shape, parse_shape
 from millrace.errors import UserError
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.delay import parse_delay
+from millrace_apps.generators.engine.pace import pace
+from millrace_apps.generators.engine.shape import Shape, parse_shape
 
 MONDAY_MS = 1_767_571_200_000  # 2026-01-05T00:00Z
 SHAPES = [
@@ -160,6 +160,6 @@ def test_a_shape_that_cannot_be_meant_is_named(text: str, says: str) -> None:
     ["engine.delay", "engine.disturb", "engine.encode", "engine.shape", "engine.terms", "options", "timing"],
 )
 def test_the_examples_of_the_documentation_run(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"generators.{name}"))
+    found = doctest.testmod(importlib.import_module(f"millrace_apps.generators.{name}"))
     assert found.attempted > 0
     assert found.failed == 0

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from generators.engine.simulated import Domain, Simulated
-from generators.small import ORDERS, STOCKS, WEBLOGS
-from generators.small.orders import OVERDUE, STEPS, OrdersProfile, Warehouse
-from generators.small.slots import Zipf
 from millrace.errors import UserError
+from millrace_apps.generators.engine.simulated import Domain, Simulated
+from millrace_apps.generators.small import ORDERS, STOCKS, WEBLOGS
+from millrace_apps.generators.small.orders import OVERDUE, STEPS, OrdersProfile, Warehouse
+from millrace_apps.generators.small.slots import Zipf
 
 DOMAINS = [pytest.param(domain, id=domain.name) for domain in (STOCKS, WEBLOGS, ORDERS)]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from generators.engine import Generated
-from generators.engine.pace import pace
-from generators.timing import Timing, parse_start, resolve_timing
 from millrace.errors import UserError
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.pace import pace
+from millrace_apps.generators.timing import Timing, parse_start, resolve_timing
 
 NOW_MS = 1_795_255_441_789
 

@@ -12,17 +12,17 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from generators import world_ledger
-from generators.engine import Generated
-from generators.engine.disturb import Disturbances
-from generators.engine.simulated import Truth
-from generators.engine.world import deliver_domain
-from generators.file_sinks import FolderSink
-from generators.run import run
-from generators.world_ledger import WorldLedger
 from millrace.errors import UserError
 from millrace.testing.record_file import LineRecords, open_records, read_records
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from millrace_apps.generators import world_ledger
+from millrace_apps.generators.engine import Generated
+from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.file_sinks import FolderSink
+from millrace_apps.generators.run import run
+from millrace_apps.generators.world_ledger import WorldLedger
 from tests.unit.generators.world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=2, events=2_000, late=0.05, lateness_ms=2_000, duplicates=0.05, malformed=0.05)

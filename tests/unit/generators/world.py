@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from generators.engine import Profile, substream
-from generators.engine.randomness import digest
-from generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
+from millrace_apps.generators.engine import Profile, substream
+from millrace_apps.generators.engine.randomness import digest
+from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
 
 
 class Report(msgspec.Struct):

@@ -22,11 +22,11 @@ from millrace.cli.recipe import app
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing.properties import invariant, leaks
-from recipes.kit.catalogue import Recipe, catalogue
-from recipes.kit.killing import ChildFailed, hang, killed_child
-from recipes.kit.pages import PAGES, index, page
-from recipes.kit.run import Run
-from recipes.kit.text import at, clock, told
+from millrace_apps.recipes.kit.catalogue import Recipe, catalogue
+from millrace_apps.recipes.kit.killing import ChildFailed, hang, killed_child
+from millrace_apps.recipes.kit.pages import PAGES, index, page
+from millrace_apps.recipes.kit.run import Run
+from millrace_apps.recipes.kit.text import at, clock, told
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = catalogue()
@@ -77,7 +77,7 @@ def check_stop_the_print(r: Any) -> None:
 
 def check_trend_anomaly_forecast(r: Any) -> None:
     """The next hours once more from the formula of the series; of its values one was out of it."""
-    from recipes.trend_anomaly_forecast import WAVE
+    from millrace_apps.recipes.trend_anomaly_forecast import WAVE
 
     for outlook, hour in zip(r["ahead"]["main"], (12, 18, 24), strict=False):
         true = [50.0 + h + WAVE[h % 4] for h in range(hour + 1, hour + 5)]
@@ -90,7 +90,7 @@ def check_trend_anomaly_forecast(r: Any) -> None:
 
 def check_one_wrong_clock(r: Any) -> None:
     """The hottest of ten minutes once more, from all readings."""
-    from recipes.one_wrong_clock import READINGS
+    from millrace_apps.recipes.one_wrong_clock import READINGS
 
     found: dict[tuple[str, int], float] = {}
     for reading in (reading for batch in READINGS for reading in batch):
@@ -138,7 +138,7 @@ def check_windowless_join(r: Any) -> None:
 
 def check_top_products(r: Any) -> None:
     """The ranking once more, by sorting all sales."""
-    from recipes.top_products import SALES
+    from millrace_apps.recipes.top_products import SALES
 
     expected = []
     for batch, hour in zip(SALES, ("10:00", "11:00"), strict=True):
@@ -173,7 +173,7 @@ def check_order_steps(r: Any) -> None:
 
 def check_network_monitoring(r: Any) -> None:
     """Every minute counted once more from the requests."""
-    from recipes.network_monitoring import REQUESTS
+    from millrace_apps.recipes.network_monitoring import REQUESTS
 
     requests = [request for batch in REQUESTS for request in batch]
     assert len(r["main"]) == 9 + 6
@@ -221,7 +221,7 @@ def test_a_recipe_gives_what_it_promises(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
 def test_the_page_of_a_recipe_shows_what_it_says(recipe: Recipe) -> None:
-    """If not: ``python -m recipes.kit.pages``."""
+    """If not: ``python -m millrace_apps.recipes.kit.pages``."""
     text = (PAGES / f"{recipe.name}.md").read_text("utf-8")
     assert text.count(f"$ millrace recipe run {recipe.name}\n") == 1
     assert page(recipe, text) == text
@@ -271,10 +271,12 @@ def test_a_chain_leaves_nothing_behind_in_any_of_its_processes() -> None:
 
 
 def test_the_recipes_stand_on_the_core_alone() -> None:
-    forbidden = {"apps", "generators", "benchmarks", "tests", "dashboard"}
+    allowed, forbidden = "millrace_apps.recipes", {"tests", "dashboard"}
     for path in (ROOT / "recipes").rglob("*.py"):
-        imported = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE)
-        assert not forbidden & set(imported), path.name
+        imported = re.findall(r"^\s*(?:from|import) ([\w.]+)", path.read_text("utf-8"), re.MULTILINE)
+        assert not forbidden & {name.partition(".")[0] for name in imported}, path.name
+        others = [name for name in imported if name.startswith("millrace_apps") and allowed not in name]
+        assert others in ([], ["millrace_apps"]), path.name  # from millrace_apps import recipes
 
 
 def test_list_names_every_recipe_with_its_engines() -> None:

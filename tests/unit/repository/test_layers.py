@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+#: Folders at the top level of the repository that are installed under one name.
+FOLDERS = ("apps", "generators", "benchmarks", "recipes")
 CORE = ROOT / "shared" / "millrace"
 
 #: The modules of the core that may import pyspark, relative to it.
@@ -62,27 +64,35 @@ def breaches(folder: Path, forbidden: set[str], *, root: Path, at_import: bool =
     return found
 
 
+def installed(folder: str) -> str:
+    """Return the name by which a folder of apps, generators, benchmarks or recipes is imported."""
+    return f"millrace_apps.{folder}"
+
+
 def apps() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "apps").glob("*/__init__.py"))
 
 
 def test_the_core_imports_neither_apps_nor_generators() -> None:
-    assert (
-        breaches(CORE, {"apps", "generators", "tests", "benchmarks", "recipes"}, root=ROOT / "shared") == []
-    )
+    assert breaches(CORE, {"millrace_apps", "tests", *FOLDERS}, root=ROOT / "shared") == []
+
+
+def test_nothing_is_imported_by_the_name_of_its_folder() -> None:
+    """In a checkout it could be, and would be there twice; installed it could not."""
+    for folder in ("shared/millrace", "tests", "scripts", *FOLDERS):
+        assert breaches(ROOT / folder, {*FOLDERS}, root=ROOT) == []
 
 
 def test_generators_import_only_the_core() -> None:
-    assert breaches(ROOT / "generators", {"apps", "tests", "benchmarks", "recipes"}, root=ROOT) == []
+    others = {*apps(), "benchmarks", "recipes"}
+    assert breaches(ROOT / "generators", {"tests", *map(installed, others)}, root=ROOT) == []
 
 
 def test_apps_do_not_import_each_other_nor_the_generators() -> None:
     found = []
     for app in apps():
-        others = {f"apps.{other}" for other in apps() if other != app}
-        found += breaches(
-            ROOT / "apps" / app, others | {"generators", "tests", "benchmarks", "recipes"}, root=ROOT
-        )
+        others = {"generators", "benchmarks", "recipes", *apps()} - {app}
+        found += breaches(ROOT / "apps" / app, {"tests", *map(installed, others)}, root=ROOT)
     assert found == []
 
 
@@ -132,10 +142,12 @@ def test_parts_of_the_core_import_only_what_is_below_them(part: str, forbidden: 
 def packages() -> dict[str, Path]:
     """Every module of the project by its name."""
     found = {}
-    roots = [(ROOT / "shared", ["millrace"]), (ROOT, ["apps", "generators", "benchmarks", "recipes"])]
-    for root, tops in roots:
-        for path in (path for top in tops for path in sources(root / top)):
-            parts = path.relative_to(root).with_suffix("").parts
+    roots = {"millrace": ROOT / "shared" / "millrace"}
+    roots |= {installed(name): ROOT / name for name in ("generators", "benchmarks", "recipes")}
+    roots |= {installed(name): ROOT / "apps" / name for name in apps()}
+    for top, folder in roots.items():
+        for path in sources(folder):
+            parts = (*top.split("."), *path.relative_to(folder).with_suffix("").parts)
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -217,16 +229,16 @@ def test_modules_of_the_command_line_are_cheap_to_import() -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("import apps.fraud", True),
-        ("from apps import fraud", True),
-        ("def f():\n    from apps.fraud.pipeline import build", True),
-        ("import appstore", False),
+        ("import millrace_apps.fraud", True),
+        ("from millrace_apps import fraud", True),
+        ("def f():\n    from millrace_apps.fraud.pipeline import build", True),
+        ("import millrace_appstore", False),
         ("apps = 1", False),
     ],
 )
 def test_breach_is_found_wherever_the_import_stands(tmp_path: Path, source: str, found: bool) -> None:
     (tmp_path / "module.py").write_text(source)
-    assert bool(breaches(tmp_path, {"apps"}, root=tmp_path)) is found
+    assert bool(breaches(tmp_path, {"millrace_apps"}, root=tmp_path)) is found
 
 
 def test_relative_import_of_another_app_is_found(tmp_path: Path) -> None:

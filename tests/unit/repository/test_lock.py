@@ -28,8 +28,9 @@ def uv_packages() -> dict[str, dict[str, Any]]:
 
 
 def declared() -> list[str]:
-    project = toml("pyproject.toml")["project"]
+    project, apps = toml("pyproject.toml")["project"], toml("shared/pyproject.toml")["project"]
     extras = project["optional-dependencies"].values()
+    assert [Requirement(line).name for line in apps["dependencies"]] == ["millrace"]
     return [*project["dependencies"], *(line for extra in extras for line in extra)]
 
 
@@ -54,7 +55,7 @@ def test_requirements_lock_pins_what_uv_lock_pins_with_the_same_hashes() -> None
 
 
 def test_requirements_lock_misses_no_package_but_the_project_itself() -> None:
-    assert set(uv_packages()) - set(pinned("requirements.lock")) == {"millrace"}
+    assert set(uv_packages()) - set(pinned("requirements.lock")) == {"millrace", "millrace-apps"}
 
 
 @pytest.mark.parametrize("line", declared())

@@ -109,7 +109,8 @@ def test_what_is_not_there_exactly_once_or_changes_nothing_does_not_apply(old: s
     [
         ("shared/millrace/host/rows.py", "millrace.host.rows"),
         ("shared/millrace/joins/__init__.py", "millrace.joins"),
-        ("apps/fraud/demo.py", "apps.fraud.demo"),
+        ("apps/fraud/demo.py", "millrace_apps.fraud.demo"),
+        ("generators/cli.py", "millrace_apps.generators.cli"),
     ],
 )
 def test_a_mutant_knows_by_which_name_its_file_is_imported(file: str, module: str) -> None:

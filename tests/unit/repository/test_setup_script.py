@@ -195,7 +195,9 @@ def test_uv_installs_from_its_lock_into_the_environment(
     commands = run_commands(None)
     setup.install_packages(setup.Environment(tree), with_uv=True)
     (line,) = commands.lines
-    assert line.startswith(f"{tree}/.venv/bin/uv sync --frozen --inexact --no-install-project --extra apps ")
+    assert line.startswith(
+        f"{tree}/.venv/bin/uv sync --frozen --inexact --no-install-workspace --extra apps "
+    )
 
 
 @pytest.mark.parametrize(("with_uv", "tried"), [(True, 2), (False, 1)])
@@ -211,7 +213,7 @@ def test_pip_with_hashes_takes_over_when_uv_fails_or_is_missing(
 
 def test_project_is_built_by_the_locked_builder_and_brings_no_packages(tree: Path) -> None:
     command = setup.project_command(setup.Environment(tree))
-    assert command[-2:] == ["--editable", str(tree)]
+    assert command[-4:] == ["--editable", str(tree), "--editable", str(tree / "shared")]
     assert {"--no-deps", "--no-build-isolation"} <= set(command)
 
 

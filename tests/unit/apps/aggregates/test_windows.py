@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.aggregates.app import masking
-from apps.aggregates.definition import Aggregation, AggregationError, Windows, check
-from apps.aggregates.files import read as read_file
-from apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
-from apps.aggregates.selecting import SHARDS, Source, selecting
-from apps.aggregates.settings import AggregateSettings
-from apps.aggregates.sources import inputs_of, source_of
-from apps.aggregates.windowing import Windowing, keys_per_shard
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
 from millrace.topology import Input, read
+from millrace_apps.aggregates.app import masking
+from millrace_apps.aggregates.definition import Aggregation, AggregationError, Windows, check
+from millrace_apps.aggregates.files import read as read_file
+from millrace_apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
+from millrace_apps.aggregates.selecting import SHARDS, Source, selecting
+from millrace_apps.aggregates.settings import AggregateSettings
+from millrace_apps.aggregates.sources import inputs_of, source_of
+from millrace_apps.aggregates.windowing import Windowing, keys_per_shard
 
 SEEDS = int(os.environ.get("AGGREGATE_SEEDS", "150"))
 BOUND = 2_000
@@ -424,7 +424,7 @@ def test_what_contradicts_itself_is_refused(changes: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize("module", ["definition", "files", "sources"])
 def test_examples_run_as_they_stand(module: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"apps.aggregates.{module}")).failed == 0
+    assert doctest.testmod(importlib.import_module(f"millrace_apps.aggregates.{module}")).failed == 0
 
 
 def test_a_file_is_read_as_it_is_meant(tmp_path: Path) -> None:

@@ -9,11 +9,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from apps.clickstream.caps import Caps
-from apps.clickstream.carts import CART_TIMEOUT_MS
-from apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
-from apps.clickstream.known import HOLDOUT, VisitorRules
-from apps.clickstream.messages import (
+from millrace import Context, KeyedProcess, arrival, side_output
+from millrace.host.memory_chain import MemoryChain
+from millrace.testing import TestDriver
+from millrace.topology import Link, Topology
+from millrace_apps.clickstream.caps import Caps
+from millrace_apps.clickstream.carts import CART_TIMEOUT_MS
+from millrace_apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
+from millrace_apps.clickstream.known import HOLDOUT, VisitorRules
+from millrace_apps.clickstream.messages import (
     CartChange,
     EraseCart,
     ItemCount,
@@ -24,18 +28,14 @@ from apps.clickstream.messages import (
     ToShard,
     VisitCount,
 )
-from apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from apps.clickstream.orders import Orders
-from apps.clickstream.persons import Persons
-from apps.clickstream.pipeline import entities, followed, results
-from apps.clickstream.recommend.process import Recommender, Recommending
-from apps.clickstream.visitor import visitors
-from generators.clickstream import ClickstreamProfile, simulate
-from generators.engine.simulated import Simulated, Truth
-from millrace import Context, KeyedProcess, arrival, side_output
-from millrace.host.memory_chain import MemoryChain
-from millrace.testing import TestDriver
-from millrace.topology import Link, Topology
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.orders import Orders
+from millrace_apps.clickstream.persons import Persons
+from millrace_apps.clickstream.pipeline import entities, followed, results
+from millrace_apps.clickstream.recommend.process import Recommender, Recommending
+from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 START = 1_767_225_600_000

@@ -9,10 +9,10 @@ from functools import cache
 
 import msgspec
 
-from generators.clickstream import Catalogue, Click, ClickstreamProfile, simulate
-from generators.clickstream.profile import Names
-from generators.clickstream.visits import Plan, Visits
-from generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.clickstream import Catalogue, Click, ClickstreamProfile, simulate
+from millrace_apps.generators.clickstream.profile import Names
+from millrace_apps.generators.clickstream.visits import Plan, Visits
+from millrace_apps.generators.engine.simulated import Simulated, Truth
 
 GAP_MS = 1_800_000
 HOUR_MS = 3_600_000

@@ -6,19 +6,19 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from apps.clickstream.attributions import Attribution
-from apps.clickstream.boards import BoardRow
-from apps.clickstream.carts import Abandonment
-from apps.clickstream.channels import built_in
-from apps.clickstream.consent import ConsentChange
-from apps.clickstream.counters import ItemFeatures
-from apps.clickstream.funnels import PURCHASE, FunnelResult
-from apps.clickstream.offers import Offer, OfferOutcome
-from apps.clickstream.person_funnels import PersonFunnel
-from apps.clickstream.profiles import Profile
-from apps.clickstream.recommend.records import ClickThrough, Recommendation, RecommendationQuality
-from apps.clickstream.revenue import RevenueRow
-from apps.clickstream.rows import Erased, Identity, SessionRow
+from millrace_apps.clickstream.attributions import Attribution
+from millrace_apps.clickstream.boards import BoardRow
+from millrace_apps.clickstream.carts import Abandonment
+from millrace_apps.clickstream.channels import built_in
+from millrace_apps.clickstream.consent import ConsentChange
+from millrace_apps.clickstream.counters import ItemFeatures
+from millrace_apps.clickstream.funnels import PURCHASE, FunnelResult
+from millrace_apps.clickstream.offers import Offer, OfferOutcome
+from millrace_apps.clickstream.person_funnels import PersonFunnel
+from millrace_apps.clickstream.profiles import Profile
+from millrace_apps.clickstream.recommend.records import ClickThrough, Recommendation, RecommendationQuality
+from millrace_apps.clickstream.revenue import RevenueRow
+from millrace_apps.clickstream.rows import Erased, Identity, SessionRow
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
 START_MS = 1_767_225_600_000

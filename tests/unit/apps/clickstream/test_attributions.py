@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from apps.clickstream.attributions import Attributions
-from apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.attributions import Attributions
+from millrace_apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
 from tests.unit.apps.clickstream.app_cases import START
 
 Told = OrderPlaced | OrderRefunded

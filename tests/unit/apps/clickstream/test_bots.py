@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from apps.clickstream.bots import PANES, Behaviour, BotRules, Pace
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.visitor import visitors
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.bots import PANES, Behaviour, BotRules, Pace
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.visitor import visitors
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, SECOND, START, click, send
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from apps.clickstream.carts import MOST_ITEMS, Cart, Carts
-from apps.clickstream.messages import CartChange
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.carts import MOST_ITEMS, Cart, Carts
+from millrace_apps.clickstream.messages import CartChange
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, START
 
 T = 30 * MINUTE

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from apps.clickstream.channels import (
+from millrace.host.memory_chain import MemoryChain
+from millrace.testing import TestDriver
+from millrace_apps.clickstream.channels import (
     TABLE,
     Channels,
     ChannelsError,
@@ -22,15 +24,13 @@ from apps.clickstream.channels import (
     label_of,
     read_channels,
 )
-from apps.clickstream.events import Click
-from apps.clickstream.known import MOST_TOUCHES, Known, VisitorRules
-from apps.clickstream.messages import Link, OrderPlaced, Purchase
-from apps.clickstream.persons import Persons
-from apps.clickstream.profiles import Person, Touch
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.visitor import Visitors
-from millrace.host.memory_chain import MemoryChain
-from millrace.testing import TestDriver
+from millrace_apps.clickstream.events import Click
+from millrace_apps.clickstream.known import MOST_TOUCHES, Known, VisitorRules
+from millrace_apps.clickstream.messages import Link, OrderPlaced, Purchase
+from millrace_apps.clickstream.persons import Persons
+from millrace_apps.clickstream.profiles import Person, Touch
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.visitor import Visitors
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

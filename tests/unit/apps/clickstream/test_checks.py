@@ -10,24 +10,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream import demo
-from apps.clickstream.events import INPUTS, Forget
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.ledger_checks import check_ledger
-from apps.clickstream.money import read_rates
-from apps.clickstream.orders import Orders
-from apps.clickstream.recommend.process import Recommending
-from apps.clickstream.settings import ClickstreamSettings
-from generators.clickstream import DOMAIN, ClickstreamProfile
-from generators.clickstream.loop import APP_TOPICS, ShopWorld
-from generators.engine.loop import Mailbag, looped
-from generators.engine.simulated import Domain
-from generators.engine.world import deliver_domain
-from generators.world_ledger import WorldLedger
 from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from millrace_apps.clickstream import demo
+from millrace_apps.clickstream.events import INPUTS, Forget
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.ledger_checks import check_ledger
+from millrace_apps.clickstream.money import read_rates
+from millrace_apps.clickstream.orders import Orders
+from millrace_apps.clickstream.recommend.process import Recommending
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.generators.clickstream import DOMAIN, ClickstreamProfile
+from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
+from millrace_apps.generators.engine.loop import Mailbag, looped
+from millrace_apps.generators.engine.simulated import Domain
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.world_ledger import WorldLedger
 from tests.broken import (
     Break,
     Change,

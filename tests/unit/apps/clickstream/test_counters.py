@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.counters import MINUTE_MS, Counted, Shard
-from apps.clickstream.messages import ItemCount
+from millrace_apps.clickstream.counters import MINUTE_MS, Counted, Shard
+from millrace_apps.clickstream.messages import ItemCount
 
 
 class Map(dict[str, Any]):

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.rules import GA4, SNOWPLOW, universal
-from apps.clickstream.sessionize import BareClick, Sessionize
-from apps.clickstream.visitor import Visitors, VisitorsInOrder, VisitorsTracked, VisitorsTrackedInOrder
 from millrace.host.memory import MemoryHost
 from millrace.process import KeyedProcess
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.rules import GA4, SNOWPLOW, universal
+from millrace_apps.clickstream.sessionize import BareClick, Sessionize
+from millrace_apps.clickstream.visitor import (
+    Visitors,
+    VisitorsInOrder,
+    VisitorsTracked,
+    VisitorsTrackedInOrder,
+)
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, as_read, click, keyed, world
 
 #: Callbacks that were looked at, and how many of them had something due.

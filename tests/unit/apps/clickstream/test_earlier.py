@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.app import app
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.inspect.conversion import converted, needs_conversion
 from millrace.inspect.rescale import RescaleError
 from millrace.topology.contract import contract_of
+from millrace_apps.clickstream.app import app
+from millrace_apps.clickstream.settings import ClickstreamSettings
 
 #: What came with orders: members of the second and third process, with their inputs and states.
 NEW = {"Entities": ("orders",), "Reactions": ("revenue", "orders_valued")}

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream.counters import SPANS
-from apps.clickstream.messages import (
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant
+from millrace_apps.clickstream.counters import SPANS
+from millrace_apps.clickstream.messages import (
     Activity,
     CartChange,
     ErasePerson,
@@ -23,10 +25,8 @@ from apps.clickstream.messages import (
     VisitCount,
     shard_of,
 )
-from apps.clickstream.pipeline import entities
-from apps.clickstream.visitor_told import search_of
-from millrace.testing import TestDriver
-from millrace.testing.properties import invariant
+from millrace_apps.clickstream.pipeline import entities
+from millrace_apps.clickstream.visitor_told import search_of
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

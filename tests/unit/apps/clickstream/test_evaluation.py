@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from apps.clickstream.app import app, topics
-from apps.clickstream.cli import app as operate
-from apps.clickstream.evaluate_cli import app as evaluate
-from apps.clickstream.evaluation import TEST_SUITE, expected_sessions, read_clicks, sessions_of
-from apps.clickstream.forget import Subject
-from apps.clickstream.messages import CartChange
-from apps.clickstream.rules import SNOWPLOW
-from apps.clickstream.settings import ClickstreamSettings
-from apps.clickstream.snowplow_files import BadFile
 from millrace.contracts import folder_of, load_contracts
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.app import app, topics
+from millrace_apps.clickstream.cli import app as operate
+from millrace_apps.clickstream.evaluate_cli import app as evaluate
+from millrace_apps.clickstream.evaluation import TEST_SUITE, expected_sessions, read_clicks, sessions_of
+from millrace_apps.clickstream.forget import Subject
+from millrace_apps.clickstream.messages import CartChange
+from millrace_apps.clickstream.rules import SNOWPLOW
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.snowplow_files import BadFile
 
 MINUTE, START = 60_000, 1_767_225_600_000
 

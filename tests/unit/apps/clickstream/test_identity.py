@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.events import Click
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.messages import Absorb, Activity
-from apps.clickstream.ownership import MOST_RUNS, NOBODY, Mark, Ownership
-from apps.clickstream.visitor import Visitors
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.events import Click
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.messages import Absorb, Activity
+from millrace_apps.clickstream.ownership import MOST_RUNS, NOBODY, Mark, Ownership
+from millrace_apps.clickstream.visitor import Visitors
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from apps.clickstream import demo
-from apps.clickstream.money import RATE_PARTS, RateEntry, Rates, RatesError, rates_of, read_rates, worth
-from apps.clickstream.rules import UnknownRules
-from apps.clickstream.settings import ClickstreamSettings
-from generators.clickstream import RATES
+from millrace_apps.clickstream import demo
+from millrace_apps.clickstream.money import (
+    RATE_PARTS,
+    RateEntry,
+    Rates,
+    RatesError,
+    rates_of,
+    read_rates,
+    worth,
+)
+from millrace_apps.clickstream.rules import UnknownRules
+from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.generators.clickstream import RATES
 
 DAY = 86_400_000
 BANK = "Date,USD,JPY,GBP,\n2026-01-02,1.25,N/A,0.8,\n2026-01-01,1.20,160.0,0.8,\n"

@@ -14,9 +14,13 @@ import pytest
 from deltalake import write_deltalake
 from pyspark import cloudpickle
 
-from apps.clickstream.known import VisitorRules, arm_of
-from apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping
-from apps.clickstream.offer_rules import (
+from millrace.errors import UserError
+from millrace.experiments import share
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant
+from millrace_apps.clickstream.known import VisitorRules, arm_of
+from millrace_apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping
+from millrace_apps.clickstream.offer_rules import (
     DEFAULT_RULES,
     Condition,
     OfferRule,
@@ -24,14 +28,10 @@ from apps.clickstream.offer_rules import (
     OfferStep,
     read_rules,
 )
-from apps.clickstream.offering import Offers
-from apps.clickstream.offers import experiment_of
-from apps.clickstream.uplift import run, uplift_of, uplifts
-from generators.clickstream import ClickstreamProfile, responds
-from millrace.errors import UserError
-from millrace.experiments import share
-from millrace.testing import TestDriver
-from millrace.testing.properties import invariant
+from millrace_apps.clickstream.offering import Offers
+from millrace_apps.clickstream.offers import experiment_of
+from millrace_apps.clickstream.uplift import run, uplift_of, uplifts
+from millrace_apps.generators.clickstream import ClickstreamProfile, responds
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

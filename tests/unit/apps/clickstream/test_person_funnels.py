@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream.events import Click, Consent, Erasure, Forget
-from apps.clickstream.funnels import Funnel
-from apps.clickstream.known import Known, VisitorRules
-from apps.clickstream.marks import MOST_MARKS, BrowserMarks
-from apps.clickstream.person_funnels import MOST_BROWSERS, KeptWays, ways
-from apps.clickstream.persons import Persons
-from apps.clickstream.settings import ClickstreamSettings, FunnelSettings
-from apps.clickstream.visitor import visitors
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.clickstream.events import Click, Consent, Erasure, Forget
+from millrace_apps.clickstream.funnels import Funnel
+from millrace_apps.clickstream.known import Known, VisitorRules
+from millrace_apps.clickstream.marks import MOST_MARKS, BrowserMarks
+from millrace_apps.clickstream.person_funnels import MOST_BROWSERS, KeptWays, ways
+from millrace_apps.clickstream.persons import Persons
+from millrace_apps.clickstream.settings import ClickstreamSettings, FunnelSettings
+from millrace_apps.clickstream.visitor import visitors
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, START, Run, click, consent, keyed
 
 SEEDS = int(os.environ.get("FUNNEL_SEEDS", "400"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from apps.clickstream.boards import Board
-from apps.clickstream.messages import MarketingConsent, Shopping
-from apps.clickstream.offer_rules import DEFAULT_RULES
-from apps.clickstream.offering import Offers
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.boards import Board
+from millrace_apps.clickstream.messages import MarketingConsent, Shopping
+from millrace_apps.clickstream.offer_rules import DEFAULT_RULES
+from millrace_apps.clickstream.offering import Offers
 from tests.unit.apps.clickstream.app_cases import MINUTE, START
 
 CART_LEFT = tuple(

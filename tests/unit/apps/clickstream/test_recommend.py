@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from apps.clickstream.recommend.followers import Followers
-from apps.clickstream.recommend.index import SessionIndex, build
-from apps.clickstream.recommend.measures import paired_bootstrap, quality, rank_of
-from apps.clickstream.recommend.scoring import (
+from millrace_apps.clickstream.recommend.followers import Followers
+from millrace_apps.clickstream.recommend.index import SessionIndex, build
+from millrace_apps.clickstream.recommend.measures import paired_bootstrap, quality, rank_of
+from millrace_apps.clickstream.recommend.scoring import (
     POLICIES,
     Parameters,
     Policy,
@@ -224,14 +224,14 @@ def test_sessions_that_no_item_keeps_are_dropped_and_no_list_is_another(
     of, _, _ = random_case(seed)
     items, m = [f"i{n}" for n in range(6)], of.choice((1, 2, 4))
     sessions = [of.choices(items, k=of.randint(1, 6)) for _ in range(120)]
-    monkeypatch.setattr("apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
+    monkeypatch.setattr("millrace_apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
     whole = SessionIndex(m)
-    monkeypatch.setattr("apps.clickstream.recommend.index._LEAST_GONE", of.choice((0, 5)))
+    monkeypatch.setattr("millrace_apps.clickstream.recommend.index._LEAST_GONE", of.choice((0, 5)))
     small = SessionIndex(m)
     for number, own in enumerate(sessions):
         small.add(own)
         with monkeypatch.context() as patch:
-            patch.setattr("apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
+            patch.setattr("millrace_apps.clickstream.recommend.index._LEAST_GONE", 1 << 40)
             whole.add(own)
         if number % 9 == 0:
             visit = of.choices([*items, "new"], k=3)

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from apps.clickstream.evaluate_cli import app as evaluate
-from apps.clickstream.recommend.evaluate import _in_time, evaluate_clicks
-from apps.clickstream.recommend.files import Columns, Session, read_sessions
-from apps.clickstream.recommend.index import build
-from apps.clickstream.recommend.scoring import POLICIES, recommend
-from apps.clickstream.snowplow_files import BadFile
 from millrace.errors import UserError
+from millrace_apps.clickstream.evaluate_cli import app as evaluate
+from millrace_apps.clickstream.recommend.evaluate import _in_time, evaluate_clicks
+from millrace_apps.clickstream.recommend.files import Columns, Session, read_sessions
+from millrace_apps.clickstream.recommend.index import build
+from millrace_apps.clickstream.recommend.scoring import POLICIES, recommend
+from millrace_apps.clickstream.snowplow_files import BadFile
 
 MINUTE = 60_000
 COLUMNS = Columns()

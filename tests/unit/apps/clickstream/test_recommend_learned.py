@@ -15,13 +15,6 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.clickstream.recommend import learned, learner
-from apps.clickstream.recommend.index import build
-from apps.clickstream.recommend.learned import INPUTS, MODEL_NAME, ORDERED, READER, NextModel, ordered
-from apps.clickstream.recommend.process import Recommender, Recommending
-from apps.clickstream.recommend.ranker import candidates
-from apps.clickstream.recommend.records import ListExample
-from apps.clickstream.recommend.scoring import recommend
 from millrace.cli import build as commands
 from millrace.models import serving
 from millrace.models.boosted import BOOSTED
@@ -30,6 +23,20 @@ from millrace.models.files import sha256_of
 from millrace.models.manifest import Manifest
 from millrace.models.tables import CannotTrain, TrainingTables
 from millrace.testing import TestDriver
+from millrace_apps.clickstream.recommend import learned, learner
+from millrace_apps.clickstream.recommend.index import build
+from millrace_apps.clickstream.recommend.learned import (
+    INPUTS,
+    MODEL_NAME,
+    ORDERED,
+    READER,
+    NextModel,
+    ordered,
+)
+from millrace_apps.clickstream.recommend.process import Recommender, Recommending
+from millrace_apps.clickstream.recommend.ranker import candidates
+from millrace_apps.clickstream.recommend.records import ListExample
+from millrace_apps.clickstream.recommend.scoring import recommend
 from tests.unit.apps.clickstream.test_recommender import GAP, MINUTE, Event, answers, look, send
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from apps.clickstream.recommend.evaluate import _clicks_in_time
-from apps.clickstream.recommend.files import Session, read_sessions
-from apps.clickstream.recommend.index import SessionIndex, build
-from apps.clickstream.recommend.ranker import (
+from millrace_apps.clickstream.recommend.evaluate import _clicks_in_time
+from millrace_apps.clickstream.recommend.files import Session, read_sessions
+from millrace_apps.clickstream.recommend.index import SessionIndex, build
+from millrace_apps.clickstream.recommend.ranker import (
     CANDIDATES,
     FEATURES,
     LEAST_EXAMPLES,
@@ -23,7 +23,7 @@ from apps.clickstream.recommend.ranker import (
     first_learned,
     learn_order,
 )
-from apps.clickstream.recommend.scoring import POLICIES, recommend
+from millrace_apps.clickstream.recommend.scoring import POLICIES, recommend
 from tests.unit.apps.clickstream.test_recommend_evaluate import COLUMNS, MINUTE, clicks, run, some_clicks
 
 

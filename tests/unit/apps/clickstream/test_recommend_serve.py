@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream.app import app
-from apps.clickstream.recommend import process as recommending
-from apps.clickstream.recommend.learned import NextModel
-from apps.clickstream.recommend.log import SEGMENT
-from apps.clickstream.recommend.process import Recommender, Recommending
-from apps.clickstream.recommend.serve import Follower, next_items
-from apps.clickstream.settings import ClickstreamSettings
 from millrace.chaos.hostile import Message
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.serving.questions import NotFound, Refused, questions_of
 from millrace.topology import Input, read
+from millrace_apps.clickstream.app import app
+from millrace_apps.clickstream.recommend import process as recommending
+from millrace_apps.clickstream.recommend.learned import NextModel
+from millrace_apps.clickstream.recommend.log import SEGMENT
+from millrace_apps.clickstream.recommend.process import Recommender, Recommending
+from millrace_apps.clickstream.recommend.serve import Follower, next_items
+from millrace_apps.clickstream.settings import ClickstreamSettings
 from tests.unit.apps.clickstream.test_recommend_learned import export, no_holders, trees
 from tests.unit.apps.clickstream.test_recommender import HOUR, MINUTE, Event, look, made
 from tests.unit.millrace.serving.memory_query import MemoryQuery
@@ -177,7 +177,7 @@ def test_an_app_without_next_items_says_so(tmp_path: Path, monkeypatch: pytest.M
     run(query, [look(0, "a", "x"), look(MINUTE, "b", "y")])
     state = CommittedState(query.writer.checkpoint)
     assert recommending.SWEEP
-    monkeypatch.setattr("apps.clickstream.recommend.serve._PROCESS", "Another")
+    monkeypatch.setattr("millrace_apps.clickstream.recommend.serve._PROCESS", "Another")
     with pytest.raises(NotFound, match=r"recommend\.on"):
         asked(state, Follower(), "a")
 

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from apps.clickstream.messages import SHOP, Looked
-from apps.clickstream.recommend import log as logs
-from apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
-from apps.clickstream.recommend.filters import POPULAR
-from apps.clickstream.recommend.index import build
-from apps.clickstream.recommend.log import SEGMENT, SessionLog, index_of, let_in, sessions_of
-from apps.clickstream.recommend.process import Recommender, Recommending
-from apps.clickstream.recommend.records import Recommendation, RecommendationQuality
-from apps.clickstream.recommend.scoring import recommend
 from millrace.testing import TestDriver
 from millrace.testing.app_contract import AppInMemory
 from millrace.testing.properties import invariant
+from millrace_apps.clickstream.messages import SHOP, Looked
+from millrace_apps.clickstream.recommend import log as logs
+from millrace_apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
+from millrace_apps.clickstream.recommend.filters import POPULAR
+from millrace_apps.clickstream.recommend.index import build
+from millrace_apps.clickstream.recommend.log import SEGMENT, SessionLog, index_of, let_in, sessions_of
+from millrace_apps.clickstream.recommend.process import Recommender, Recommending
+from millrace_apps.clickstream.recommend.records import Recommendation, RecommendationQuality
+from millrace_apps.clickstream.recommend.scoring import recommend
 from tests.unit.apps.clickstream.test_world import ClickstreamWorld
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))

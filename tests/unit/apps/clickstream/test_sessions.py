@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.evaluation import expected_sessions, sessions_of
-from apps.clickstream.known import VisitorRules
-from apps.clickstream.rules import (
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant
+from millrace_apps.clickstream.evaluation import expected_sessions, sessions_of
+from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.rules import (
     GA4,
     SNOWPLOW,
     SessionRules,
@@ -18,11 +20,9 @@ from apps.clickstream.rules import (
     rules_named,
     universal,
 )
-from apps.clickstream.sessionize import BareClick, Sessionize
-from apps.clickstream.sessions import Session, SessionBook
-from apps.clickstream.visitor import visitors
-from millrace.testing import TestDriver
-from millrace.testing.properties import invariant
+from millrace_apps.clickstream.sessionize import BareClick, Sessionize
+from millrace_apps.clickstream.sessions import Session, SessionBook
+from millrace_apps.clickstream.visitor import visitors
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, SECOND, START, click, send
 
 #: The vectors are in units; a unit of a minute keeps gaps within what the rules allow.

@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream.rules import SNOWPLOW
-from apps.clickstream.snowplow import TrackerSessions, TrackerUsers, summarise
-from apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
-from apps.clickstream.snowplow_files import (
+from millrace.host.memory_chain import MemoryChain
+from millrace.testing import TestDriver
+from millrace_apps.clickstream.rules import SNOWPLOW
+from millrace_apps.clickstream.snowplow import TrackerSessions, TrackerUsers, summarise
+from millrace_apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
+from millrace_apps.clickstream.snowplow_files import (
     SESSION_COLUMNS,
     BadFile,
     compare,
     read_events,
 )
-from millrace.host.memory_chain import MemoryChain
-from millrace.testing import TestDriver
 
 DAY = 86_400_000
 T0 = 1_614_600_000_000

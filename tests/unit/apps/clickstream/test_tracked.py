@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.clickstream.evaluation_tracked import live_sessions
-from apps.clickstream.rules import GA4, SNOWPLOW
-from apps.clickstream.sessions import MOST_BEATS, Session, beat_of
-from apps.clickstream.snowplow import keep
-from apps.clickstream.snowplow_events import TrackerEvent
+from millrace_apps.clickstream.evaluation_tracked import live_sessions
+from millrace_apps.clickstream.rules import GA4, SNOWPLOW
+from millrace_apps.clickstream.sessions import MOST_BEATS, Session, beat_of
+from millrace_apps.clickstream.snowplow import keep
+from millrace_apps.clickstream.snowplow_events import TrackerEvent
 from tests.unit.apps.clickstream.test_snowplow import DAY, event, rows_of, world
 
 

@@ -8,11 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.clickstream.bots import is_crawler
-from apps.clickstream.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
-from apps.clickstream.funnels import Funnel, FunnelError, walk
-from apps.clickstream.known import Known, VisitorRules, arm_of, newly_covered, said_the_same, seen_as, seen_at
-from apps.clickstream.messages import (
+from millrace.parts.contents import digest_of as content_of
+from millrace.testing import TestDriver
+from millrace_apps.clickstream.bots import is_crawler
+from millrace_apps.clickstream.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
+from millrace_apps.clickstream.funnels import Funnel, FunnelError, walk
+from millrace_apps.clickstream.known import (
+    Known,
+    VisitorRules,
+    arm_of,
+    newly_covered,
+    said_the_same,
+    seen_as,
+    seen_at,
+)
+from millrace_apps.clickstream.messages import (
     Activity,
     EraseCart,
     ErasePerson,
@@ -22,11 +32,9 @@ from apps.clickstream.messages import (
     OrderRefunded,
     Unlink,
 )
-from apps.clickstream.rows import digest_of
-from apps.clickstream.sessions import Session
-from apps.clickstream.visitor import Visitors
-from millrace.parts.contents import digest_of as content_of
-from millrace.testing import TestDriver
+from millrace_apps.clickstream.rows import digest_of
+from millrace_apps.clickstream.sessions import Session
+from millrace_apps.clickstream.visitor import Visitors
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

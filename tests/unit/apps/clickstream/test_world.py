@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from apps.clickstream.app import app
-from apps.clickstream.consent import Answer, bits_of, may_stitch
-from apps.clickstream.events import Click, Consent
-from apps.clickstream.funnels import PURCHASE, step_of
-from apps.clickstream.known import VisitorRules
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
+from millrace_apps.clickstream.app import app
+from millrace_apps.clickstream.consent import Answer, bits_of, may_stitch
+from millrace_apps.clickstream.events import Click, Consent
+from millrace_apps.clickstream.funnels import PURCHASE, step_of
+from millrace_apps.clickstream.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -7,10 +7,18 @@ from typing import Any
 
 import msgspec
 
-from apps.fraud.cases import CaseBook, case_id_of
-from apps.fraud.cases_events import ActKind, AlertReason, AlertSeen, Case, CaseAct, Disposition, Verdict
-from apps.fraud.cases_rules import CaseRules
 from millrace.testing import TestDriver
+from millrace_apps.fraud.cases import CaseBook, case_id_of
+from millrace_apps.fraud.cases_events import (
+    ActKind,
+    AlertReason,
+    AlertSeen,
+    Case,
+    CaseAct,
+    Disposition,
+    Verdict,
+)
+from millrace_apps.fraud.cases_rules import CaseRules
 
 START_MS = 1_767_225_600_000  # a midnight
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

@@ -9,10 +9,17 @@ from typing import Any
 
 import msgspec
 
-from apps.fraud.events import Authorisation, AuthorisationStatus, Kind, Label, LabelSource, Transaction
-from apps.fraud.governance import Governance
-from apps.fraud.process import CardMonitor
 from millrace.testing import TestDriver
+from millrace_apps.fraud.events import (
+    Authorisation,
+    AuthorisationStatus,
+    Kind,
+    Label,
+    LabelSource,
+    Transaction,
+)
+from millrace_apps.fraud.governance import Governance
+from millrace_apps.fraud.process import CardMonitor
 
 START_MS = 1_767_225_600_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.entity_stages import stages
-from apps.fraud.events import (
+from millrace.host.memory import MemoryHost
+from millrace.host.memory_chain import MemoryChain
+from millrace.host.runner import Emission
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.entity_stages import stages
+from millrace_apps.fraud.events import (
     Alert,
     Authorisation,
     CardErasure,
@@ -20,13 +23,10 @@ from apps.fraud.events import (
     LabelSource,
     Transaction,
 )
-from apps.fraud.governance import Governance
-from apps.fraud.known_labels import LabelRules
-from apps.fraud.model.outcomes import Outcomes
-from apps.fraud.scorer import Scorer
-from millrace.host.memory import MemoryHost
-from millrace.host.memory_chain import MemoryChain
-from millrace.host.runner import Emission
+from millrace_apps.fraud.governance import Governance
+from millrace_apps.fraud.known_labels import LabelRules
+from millrace_apps.fraud.model.outcomes import Outcomes
+from millrace_apps.fraud.scorer import Scorer
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, label, transaction
 
 E = TypeVar("E")

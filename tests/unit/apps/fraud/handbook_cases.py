@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from apps.fraud.evaluation.recorded import identity, payments
-from apps.fraud.handbook.events import Payment
-from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.fraud.evaluation.recorded import identity, payments
+from millrace_apps.fraud.handbook.events import Payment
+from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
 
 START_MS = 1_522_540_800_000  # Sunday, 2018-04-01
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000

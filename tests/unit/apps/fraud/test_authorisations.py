@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.fraud.authorised import MOST_OF_CARD, CardSteps, Step
-from apps.fraud.events import Authorisation, Label, Transaction
-from apps.fraud.known_labels import LabelRules
 from millrace.testing import TestDriver
+from millrace_apps.fraud.authorised import MOST_OF_CARD, CardSteps, Step
+from millrace_apps.fraud.events import Authorisation, Label, Transaction
+from millrace_apps.fraud.known_labels import LabelRules
 from tests.oracles.fraud import expected_decisions, mismatches
 from tests.unit.apps.fraud.cases import (
     DAY,

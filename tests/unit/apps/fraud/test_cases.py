@@ -8,11 +8,11 @@ from random import Random
 import msgspec
 import pytest
 
-from apps.fraud.cases import CaseBook, case_id_of
-from apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition
-from apps.fraud.cases_rules import CaseRefused, CaseRules
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.fraud.cases import CaseBook, case_id_of
+from millrace_apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition
+from millrace_apps.fraud.cases_rules import CaseRefused, CaseRules
 from tests.unit.apps.fraud.case_book_cases import (
     DAY,
     HOUR,

@@ -9,22 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.fraud.cases import CaseBook, case_id_of
-from apps.fraud.cases_app import CaseTopics, FraudCasesSettings, processes, topology
-from apps.fraud.cases_events import AlertSeen, CardBlock, Case, CaseAct, Disposition
-from apps.fraud.cases_kept import KeptCase
-from apps.fraud.cases_live import LiveCases
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_rows import read_row
-from apps.fraud.cases_rules import CaseRules, QueueRule
-from apps.fraud.control_events import MAX_CHANGES, Propose
-from apps.fraud.events import Reason
-from apps.fraud.reasons import RINGS, ring_of
-from apps.fraud.scoring import WEIGHTS
 from millrace.host.memory_chain import MemoryChain
 from millrace.rules import PutListEntry, RemoveListEntry
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.fraud.cases import CaseBook, case_id_of
+from millrace_apps.fraud.cases_app import CaseTopics, FraudCasesSettings, processes, topology
+from millrace_apps.fraud.cases_events import AlertSeen, CardBlock, Case, CaseAct, Disposition
+from millrace_apps.fraud.cases_kept import KeptCase
+from millrace_apps.fraud.cases_live import LiveCases
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.cases_rows import read_row
+from millrace_apps.fraud.cases_rules import CaseRules, QueueRule
+from millrace_apps.fraud.control_events import MAX_CHANGES, Propose
+from millrace_apps.fraud.events import Reason
+from millrace_apps.fraud.reasons import RINGS, ring_of
+from millrace_apps.fraud.scoring import WEIGHTS
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
     ACTING,

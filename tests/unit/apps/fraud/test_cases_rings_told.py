@@ -11,17 +11,6 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.fraud import dashboard
-from apps.fraud.app import app as fraud
-from apps.fraud.cases import CaseBook, case_id_of
-from apps.fraud.cases_app import CaseTopics, FraudCasesSettings, topology
-from apps.fraud.cases_cli import app as commands
-from apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
-from apps.fraud.dashboard_work import queue
-from apps.fraud.forgetting import CASES, stores
-from apps.fraud.settings import FraudSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Action, ActionRefused
 from millrace.dashboard.views import Table
@@ -30,6 +19,17 @@ from millrace.runtime.contract import check_contract
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, read
 from millrace.topology.contract import contract_of
+from millrace_apps.fraud import dashboard
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.cases import CaseBook, case_id_of
+from millrace_apps.fraud.cases_app import CaseTopics, FraudCasesSettings, topology
+from millrace_apps.fraud.cases_cli import app as commands
+from millrace_apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
+from millrace_apps.fraud.dashboard_work import queue
+from millrace_apps.fraud.forgetting import CASES, stores
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, MINUTE, START_MS, alert
 from tests.unit.millrace.dashboard.cases import Clock, put
 

@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import msgspec
 
-from apps.fraud.cases_events import AlertSeen, Case
-from apps.fraud.cases_live import LiveCases
-from apps.fraud.cases_rules import CaseRules
-from apps.fraud.events import Transaction
-from generators.payments import PaymentsProfile, simulate
+from millrace_apps.fraud.cases_events import AlertSeen, Case
+from millrace_apps.fraud.cases_live import LiveCases
+from millrace_apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import MINUTE
 from tests.unit.apps.fraud.chain import Chain
 

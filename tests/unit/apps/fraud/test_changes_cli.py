@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apps.fraud.events import Control
 from millrace.privacy.keys import make_key_file
+from millrace_apps.fraud.events import Control
 from tests.unit.apps.fraud.test_governance import decided, table_of
 from tests.unit.apps.fraud.test_rules_cli import Topic, run
 from tests.unit.millrace.dashboard.cases import put

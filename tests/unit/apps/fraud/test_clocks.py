@@ -9,13 +9,13 @@ from random import Random
 import msgspec
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.control_events import SetThreshold
-from apps.fraud.events import Decision, LateTransaction
-from apps.fraud.settings import FraudSettings
 from millrace.chaos.hostile import Message
 from millrace.chaos.memory import MemoryStation
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.control_events import SetThreshold
+from millrace_apps.fraud.events import Decision, LateTransaction
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, MINUTE, SECOND, START_MS, authorisation, label, transaction
 
 #: Of 100 terminals; its clock is half a minute ahead, six times the bound.

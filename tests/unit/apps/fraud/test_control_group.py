@@ -7,12 +7,12 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
-from apps.fraud.app import app
-from apps.fraud.control_group import ControlGroup
-from apps.fraud.settings import DecisionSettings, FraudSettings
 from millrace.experiments import share
 from millrace.rules import ApproveRule, PublishRule, PutListEntry, Rule
 from millrace.testing import TestDriver
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.settings import DecisionSettings, FraudSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, transaction
 from tests.unit.apps.fraud.chain import Chain
 

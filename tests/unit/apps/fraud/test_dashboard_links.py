@@ -11,14 +11,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from apps.fraud import dashboard
-from apps.fraud.app import app as fraud
-from apps.fraud.dashboard_data import LabelFigures
-from apps.fraud.dashboard_links import KINDS, MOST_CARDS, MOST_NODES, Payments, links
-from apps.fraud.dashboard_recent import COLUMNS, Recent, recent
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Graph
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud import dashboard
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.dashboard_data import LabelFigures
+from millrace_apps.fraud.dashboard_links import KINDS, MOST_CARDS, MOST_NODES, Payments, links
+from millrace_apps.fraud.dashboard_recent import COLUMNS, Recent, recent
 from tests.unit.apps.fraud.tables import EVIL, fraud_folder
 from tests.unit.millrace.dashboard.cases import Clock
 

@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.fraud import dashboard, dashboard_work
-from apps.fraud.app import app as fraud
-from apps.fraud.cases import CaseBook
-from apps.fraud.cases_app import CaseTopics, processes
-from apps.fraud.cases_events import AlertSeen, Case, CaseAct, ServiceDay
-from apps.fraud.cases_live import Ranked
-from apps.fraud.cases_queue import ReviewQueue
-from apps.fraud.cases_rules import CaseRules, QueueRule
-from apps.fraud.cases_store import CaseView, acts, case_view
-from apps.fraud.dashboard_work import Served, Work, work_of
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import Table, TimeSeries
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud import dashboard, dashboard_work
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.cases import CaseBook
+from millrace_apps.fraud.cases_app import CaseTopics, processes
+from millrace_apps.fraud.cases_events import AlertSeen, Case, CaseAct, ServiceDay
+from millrace_apps.fraud.cases_live import Ranked
+from millrace_apps.fraud.cases_queue import ReviewQueue
+from millrace_apps.fraud.cases_rules import CaseRules, QueueRule
+from millrace_apps.fraud.cases_store import CaseView, acts, case_view
+from millrace_apps.fraud.dashboard_work import Served, Work, work_of
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, RULES, START_MS, alert, event
 from tests.unit.apps.fraud.tables import fraud_folder
 from tests.unit.apps.fraud.test_cases_acting import some_life

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.fraud import demo
-from apps.fraud.entity_stages import stages
-from apps.fraud.events import Label, Transaction
-from apps.fraud.ledger import Ledger, read_ledger
-from apps.fraud.settings import FraudSettings
-from generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
-from generators.fraud_episodes import SCENARIOS
-from generators.ledger import LedgerWriter
 from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.fraud import demo
+from millrace_apps.fraud.entity_stages import stages
+from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.ledger import Ledger, read_ledger
+from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
+from millrace_apps.generators.fraud_episodes import SCENARIOS
+from millrace_apps.generators.ledger import LedgerWriter
 from tests.broken import (
     Break,
     Rows,

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.fraud.control_events import MAX_AMOUNT, ResetThreshold, SetThreshold
-from apps.fraud.events import Control, Transaction, to_cents
+from millrace_apps.fraud.control_events import MAX_AMOUNT, ResetThreshold, SetThreshold
+from millrace_apps.fraud.events import Control, Transaction, to_cents
 
-SCHEMA = json.loads((files("apps.fraud") / "schemas" / "transaction.v2.schema.json").read_text("utf-8"))
+SCHEMA = json.loads(
+    (files("millrace_apps.fraud") / "schemas" / "transaction.v2.schema.json").read_text("utf-8")
+)
 VALID: dict[str, Any] = {
     "transaction_id": "tx-1",
     "card_id": "card-1",

@@ -10,14 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec
-from apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
-from apps.fraud.model.learner import LEARNER
-from apps.fraud.model.monitor import days_of, standing
-from apps.fraud.model.training import Trained, examples, feedback_examples, train
-from apps.fraud.model.weeks import day_of
-from apps.fraud.model_cli import _told
 from millrace.models.exports import Exports
 from millrace.models.forest import Forest
 from millrace.models.gates import Judged, gain_of, judge
@@ -26,6 +18,14 @@ from millrace.models.manifest import Manifest
 from millrace.models.registry import Entry, manifest_of
 from millrace.models.serving import ExportedModels, ModelHolder
 from millrace.models.tables import matrix
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec
+from millrace_apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
+from millrace_apps.fraud.model.learner import LEARNER
+from millrace_apps.fraud.model.monitor import days_of, standing
+from millrace_apps.fraud.model.training import Trained, examples, feedback_examples, train
+from millrace_apps.fraud.model.weeks import day_of
+from millrace_apps.fraud.model_cli import _told
 
 HOUR_MS = 3_600_000
 SPEC = ModelSpec("small", INPUTS, 12)

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from apps.fraud.control_events import (
+from millrace.errors import UserError
+from millrace.rules import ApproveRule, PublishRule, PutListEntry, RemoveListEntry, Rule, SetRuleState
+from millrace_apps.fraud.control_events import (
     ApproveChange,
     Propose,
     RejectChange,
@@ -19,8 +21,8 @@ from apps.fraud.control_events import (
     SetThreshold,
     UndoChange,
 )
-from apps.fraud.events import Decision
-from apps.fraud.governance import (
+from millrace_apps.fraud.events import Decision
+from millrace_apps.fraud.governance import (
     COVERED,
     DEFAULTS,
     MAX_PROPOSALS,
@@ -28,11 +30,9 @@ from apps.fraud.governance import (
     NotAgreed,
     take_control,
 )
-from apps.fraud.governed_book import GovernedBook, book_of
-from apps.fraud.settings import FraudSettings
-from apps.fraud.what_if import what_if
-from millrace.errors import UserError
-from millrace.rules import ApproveRule, PublishRule, PutListEntry, RemoveListEntry, Rule, SetRuleState
+from millrace_apps.fraud.governed_book import GovernedBook, book_of
+from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.what_if import what_if
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, transaction
 from tests.unit.apps.fraud.chain import Chain, some_life
 

@@ -9,14 +9,14 @@ import msgspec
 import pandas as pd
 import pytest
 
-from apps.fraud.evaluation.oracle import handbook_features, mismatches
-from apps.fraud.handbook.events import HANDBOOK, CustomerView, Payment
-from apps.fraud.handbook.process import CustomerHistory, TerminalHistory
-from apps.fraud.handbook.windows import during_night, during_weekend
 from millrace.errors import UserError
 from millrace.host.memory import MemoryHost
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks, same_as_batch
+from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
+from millrace_apps.fraud.handbook.events import HANDBOOK, CustomerView, Payment
+from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
+from millrace_apps.fraud.handbook.windows import during_night, during_weekend
 from tests.unit.apps.fraud.handbook_cases import DAY, HOUR, START_MS, cuts, of_table, payment, streamed, table
 
 

@@ -6,15 +6,15 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.card_history import CardLook, card_features, counted, links_of
-from apps.fraud.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
-from apps.fraud.events import Decision, Transaction
-from apps.fraud.features import Features
-from apps.fraud.history import History
-from apps.fraud.rulebook import NO_WINDOWS, Windows
-from apps.fraud.window_functions import asked
 from millrace.parts.lookback import Look
 from millrace.rules import Use
+from millrace_apps.fraud.card_history import CardLook, card_features, counted, links_of
+from millrace_apps.fraud.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
+from millrace_apps.fraud.events import Decision, Transaction
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.history import History
+from millrace_apps.fraud.rulebook import NO_WINDOWS, Windows
+from millrace_apps.fraud.window_functions import asked
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, known, weights
 from millrace.errors import UserError
+from millrace_apps.fraud.model.known import AUTHORISATION_COLUMNS, LABEL_COLUMNS, Maturity, known, weights
 
 MATURITY = Maturity(chargeback_ms=20, feedback_ms=5)
 Row = dict[str, Any]

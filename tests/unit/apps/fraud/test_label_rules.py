@@ -12,12 +12,12 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.fraud.backtest import backtest, columns_of, read_table
-from apps.fraud.cli import app
-from apps.fraud.events import Decision, Label, Transaction
-from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.rulebook import FIELDS, LANGUAGE, check_reach
 from millrace.rules import PublishRule, Rule
+from millrace_apps.fraud.backtest import backtest, columns_of, read_table
+from millrace_apps.fraud.cli import app
+from millrace_apps.fraud.events import Decision, Label, Transaction
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.rulebook import FIELDS, LANGUAGE, check_reach
 from tests.unit.apps.fraud.cases import DAY, HOUR, label, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut
 

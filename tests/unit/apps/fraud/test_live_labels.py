@@ -9,11 +9,13 @@ import msgspec
 import pandas as pd
 import pytest
 
-from apps.fraud.evaluation.oracle import handbook_features
-from apps.fraud.events import Decision, Label, Transaction
-from apps.fraud.handbook.habits import is_high
-from apps.fraud.handbook.process import TerminalHistory
-from apps.fraud.known_labels import (
+from millrace.errors import MillraceError
+from millrace.runtime.contract import ContractMismatch, check_contract
+from millrace_apps.fraud.evaluation.oracle import handbook_features
+from millrace_apps.fraud.events import Decision, Label, Transaction
+from millrace_apps.fraud.handbook.habits import is_high
+from millrace_apps.fraud.handbook.process import TerminalHistory
+from millrace_apps.fraud.known_labels import (
     MOST_OF_CARD,
     MOST_OF_TERMINAL,
     CardWords,
@@ -21,11 +23,9 @@ from apps.fraud.known_labels import (
     TerminalLog,
     Word,
 )
-from apps.fraud.labels import LONG_AGO_DAYS
-from apps.fraud.pipeline import topology
-from apps.fraud.settings import FraudSettings
-from millrace.errors import MillraceError
-from millrace.runtime.contract import ContractMismatch, check_contract
+from millrace_apps.fraud.labels import LONG_AGO_DAYS
+from millrace_apps.fraud.pipeline import topology
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, driver, label, send, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut, time_of
 

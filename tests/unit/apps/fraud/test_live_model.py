@@ -10,11 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.feature_types import CardFeatures, EntityFeatures
-from apps.fraud.features import Features
-from apps.fraud.labels import LabelRisk, TerminalLabels
-from apps.fraud.model.live import (
+from millrace.models.exports import Found
+from millrace.models.forest import Forest
+from millrace.models.loading import LoadedModel
+from millrace.models.manifest import BrokenModel, Manifest
+from millrace.models.serving import ModelHolder
+from millrace.models.tables import matrix
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
+from millrace_apps.fraud.features import Features
+from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.model.live import (
     LATER_COLUMNS,
     LIVE_COLUMNS,
     LIVE_INPUTS,
@@ -26,14 +32,8 @@ from apps.fraud.model.live import (
     row_of,
     score_with,
 )
-from apps.fraud.scorer import Observed, Scorer
-from apps.fraud.settings import FraudSettings
-from millrace.models.exports import Found
-from millrace.models.forest import Forest
-from millrace.models.loading import LoadedModel
-from millrace.models.manifest import BrokenModel, Manifest
-from millrace.models.serving import ModelHolder
-from millrace.models.tables import matrix
+from millrace_apps.fraud.scorer import Observed, Scorer
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import transaction
 from tests.unit.apps.fraud.chain import Chain
 

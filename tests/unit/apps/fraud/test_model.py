@@ -14,15 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from apps.fraud.labels import DAY_MS
-from apps.fraud.model.estimator import MODEL, decide
-from apps.fraud.model.examples import Examples
-from apps.fraud.model.metrics import alert_precision_of_days, card_precision, quality, recall_at
-from apps.fraud.model.monitor import days_of, write
-from apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, count, counted
-from apps.fraud.model.prequential import PrequentialMetrics, measure
-from apps.fraud.model.training import examples, train
-from apps.fraud.model.weeks import week
 from millrace.errors import UserError
 from millrace.models.calibration import Calibration
 from millrace.models.drift import profile_of
@@ -31,6 +22,15 @@ from millrace.models.loading import LoadedModel
 from millrace.models.tables import CannotTrain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.model.estimator import MODEL, decide
+from millrace_apps.fraud.model.examples import Examples
+from millrace_apps.fraud.model.metrics import alert_precision_of_days, card_precision, quality, recall_at
+from millrace_apps.fraud.model.monitor import days_of, write
+from millrace_apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, count, counted
+from millrace_apps.fraud.model.prequential import PrequentialMetrics, measure
+from millrace_apps.fraud.model.training import examples, train
+from millrace_apps.fraud.model.weeks import week
 
 # -- measures -------------------------------------------------------------------------------------
 

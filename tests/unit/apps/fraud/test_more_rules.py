@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from apps.fraud import entity_stages, process
-from apps.fraud.backtest import backtest, read_declined
-from apps.fraud.card_history import CardLook
-from apps.fraud.events import Authorisation, Transaction
-from apps.fraud.history import MAX_KINDS, History
-from apps.fraud.kinds import kind_of, purchase_of
-from apps.fraud.rulebook import LANGUAGE, check_reach, text_of
-from apps.fraud.window_functions import asked
 from millrace.rules import PublishRule, Rule, RuleError
+from millrace_apps.fraud import entity_stages, process
+from millrace_apps.fraud.backtest import backtest, read_declined
+from millrace_apps.fraud.card_history import CardLook
+from millrace_apps.fraud.events import Authorisation, Transaction
+from millrace_apps.fraud.history import MAX_KINDS, History
+from millrace_apps.fraud.kinds import kind_of, purchase_of
+from millrace_apps.fraud.rulebook import LANGUAGE, check_reach, text_of
+from millrace_apps.fraud.window_functions import asked
 from tests.oracles import fraud_windows as oracle
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, START_MS, authorisation, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain, cut, some_life

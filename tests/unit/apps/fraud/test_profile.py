@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apps.fraud.amounts import SMALL_CENTS, bucket_of
-from apps.fraud.card import Account
-from apps.fraud.decay import ONE, SPANS, Decay
-from apps.fraud.profile import Profile, begun, restated
-from apps.fraud.settings import FeatureSettings
+from millrace_apps.fraud.amounts import SMALL_CENTS, bucket_of
+from millrace_apps.fraud.card import Account
+from millrace_apps.fraud.decay import ONE, SPANS, Decay
+from millrace_apps.fraud.profile import Profile, begun, restated
+from millrace_apps.fraud.settings import FeatureSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS
 
 

@@ -10,12 +10,12 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.fraud.cli import app
-from apps.fraud.events import Authorisation
-from apps.fraud.responding import declines, respond
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
+from millrace_apps.fraud.cli import app
+from millrace_apps.fraud.events import Authorisation
+from millrace_apps.fraud.responding import declines, respond
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, driver, transaction
 from tests.unit.apps.fraud.test_authorisations import bring
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from apps.fraud.cli import app
-from apps.fraud.events import Control
-from apps.fraud.rulebook import LANGUAGE
 from millrace.errors import UserError
 from millrace.operations.control_topic import Book, audit_row
 from millrace.rules import PutListEntry
+from millrace_apps.fraud.cli import app
+from millrace_apps.fraud.events import Control
+from millrace_apps.fraud.rulebook import LANGUAGE
 from tests.unit.millrace.operations.cases import MockBroker, messages_of
 
 RULES = """\

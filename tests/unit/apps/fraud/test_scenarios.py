@@ -10,9 +10,9 @@ from random import Random
 import msgspec
 import pytest
 
-from apps.fraud.events import Transaction
-from generators.fraud import FraudProfile, fraud_events
-from generators.payments import PaymentsProfile, simulate
+from millrace_apps.fraud.events import Transaction
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import (
     HOUR,
     MINUTE,

@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.events import Label, Transaction
-from apps.fraud.served import JOURNAL, compared
-from apps.fraud.serving import Decider
-from apps.fraud.serving_app import decider_of
-from apps.fraud.settings import FraudSettings
 from millrace.chaos.hostile import Message
 from millrace.runtime.settings import load_settings
 from millrace.serving.ahead import AheadOfQuery
 from millrace.serving.following import NotCommittedYet
 from millrace.serving.handing import HandingOn, NotHandedOn, Place
 from millrace.serving.journal import read_journal
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.served import JOURNAL, compared
+from millrace_apps.fraud.serving import Decider
+from millrace_apps.fraud.serving_app import decider_of
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import label, transaction
 from tests.unit.millrace.serving.memory_query import MemoryQuery
 

@@ -8,15 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.fraud import stages as deciding
-from apps.fraud.control_events import SetThreshold
-from apps.fraud.desk import decide
-from apps.fraud.entity_stages import stages
-from apps.fraud.events import Decision
-from apps.fraud.feature_types import EntityFeatures
-from apps.fraud.history import MAX_KEPT_OF_CARD, History
-from apps.fraud.rulebook import LANGUAGE, make_rules, text_of
-from apps.fraud.scorer import Observed
 from millrace.host.memory_chain import MemoryChain
 from millrace.parts.lookback import Look
 from millrace.rules import (
@@ -29,6 +20,15 @@ from millrace.rules import (
     SetRuleState,
     Use,
 )
+from millrace_apps.fraud import stages as deciding
+from millrace_apps.fraud.control_events import SetThreshold
+from millrace_apps.fraud.desk import decide
+from millrace_apps.fraud.entity_stages import stages
+from millrace_apps.fraud.events import Decision
+from millrace_apps.fraud.feature_types import EntityFeatures
+from millrace_apps.fraud.history import MAX_KEPT_OF_CARD, History
+from millrace_apps.fraud.rulebook import LANGUAGE, make_rules, text_of
+from millrace_apps.fraud.scorer import Observed
 from tests.oracles import fraud_windows as oracle
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain, cut, some_life

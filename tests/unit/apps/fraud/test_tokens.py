@@ -10,16 +10,16 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.fraud.app import app, begin
-from apps.fraud.events import Decision, Label, Transaction
-from apps.fraud.settings import FraudSettings
-from apps.fraud.tokens import key_file, without_numbers
 from millrace.cli import build
 from millrace.contracts.schema import json_schema
 from millrace.privacy.keys import TokenKeyError, read_ring
 from millrace.privacy.masking import Masker
 from millrace.runtime.contract import owned
 from millrace.testing import TestDriver
+from millrace_apps.fraud.app import app, begin
+from millrace_apps.fraud.events import Decision, Label, Transaction
+from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.tokens import key_file, without_numbers
 from tests.unit.apps.fraud.cases import MINUTE, driver, send, transaction
 
 CARD, OTHER, LATE = "4111111111111111", "5500005555555559", "378282246310005"

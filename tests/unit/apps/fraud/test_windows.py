@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from apps.fraud.history import HORIZON_MS, History
-from apps.fraud.rulebook import LANGUAGE, Windows, text_of
-from apps.fraud.window_functions import asked, entity_of
-from apps.fraud.windows import CardWindows, Plan
 from millrace.parts.lookback import GAPS, Look
 from millrace.rules import Match, Rule, RuleSet, Use
+from millrace_apps.fraud.history import HORIZON_MS, History
+from millrace_apps.fraud.rulebook import LANGUAGE, Windows, text_of
+from millrace_apps.fraud.window_functions import asked, entity_of
+from millrace_apps.fraud.windows import CardWindows, Plan
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
 LENGTHS = (1_000, MINUTE, 7 * MINUTE, HOUR, DAY, 5 * DAY, HORIZON_MS)

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from generators.engine.simulated import Simulated, Truth
-from generators.iot import IotProfile
-from generators.iot.laws import HOUR_MS
-from generators.iot.models import MODELS
+from millrace_apps.generators.engine.simulated import Simulated, Truth
+from millrace_apps.generators.iot import IotProfile
+from millrace_apps.generators.iot.laws import HOUR_MS
+from millrace_apps.generators.iot.models import MODELS
 
 #: Thursday 2026-01-01 10:00 UTC: the plants of all zones but one are at work.
 MORNING_MS = 1_767_225_600_000 + 10 * HOUR_MS

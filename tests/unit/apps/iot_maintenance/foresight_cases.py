@@ -9,11 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from apps.iot_maintenance.events import Maintenance, Reading
-from apps.iot_maintenance.foresight.distribution import Calibration, calibrated
-from apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
-from apps.iot_maintenance.foresight.training import (
+from millrace.models.exports import CHAMPION, Exports
+from millrace.models.files import sha256_of
+from millrace.models.manifest import Manifest
+from millrace.operators.control import Chart, fit_chart
+from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Maintenance, Reading
+from millrace_apps.iot_maintenance.foresight.distribution import Calibration, calibrated
+from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
+from millrace_apps.iot_maintenance.foresight.training import (
     Boosting,
     Examples,
     LifeModel,
@@ -23,10 +27,6 @@ from apps.iot_maintenance.foresight.training import (
     matrix_of,
     named,
 )
-from millrace.models.exports import CHAMPION, Exports
-from millrace.models.files import sha256_of
-from millrace.models.manifest import Manifest
-from millrace.operators.control import Chart, fit_chart
 
 HOUR = 3_600_000
 START = 1_767_600_000_000

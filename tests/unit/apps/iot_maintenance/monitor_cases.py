@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.events import (
+from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.events import (
     Action,
     Equipment,
     Heartbeat,
@@ -16,9 +17,8 @@ from apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from apps.iot_maintenance.process import MachineMonitor, Monitoring
-from apps.iot_maintenance.records import EnrichedReading
-from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.process import MachineMonitor, Monitoring
+from millrace_apps.iot_maintenance.records import EnrichedReading
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 START = 1_767_600_000_000  # 2026-01-05 08:00 UTC, a Monday

@@ -8,18 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.iot_maintenance.alarms.book import RuleSet
-from apps.iot_maintenance.alarms.language import Facts
-from apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, ReAlarm, Repeat
-from apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
-from apps.iot_maintenance.pipeline import topology
-from apps.iot_maintenance.quality import Limits
-from apps.iot_maintenance.settings import IotSettings
 from millrace.rules import ApproveRule, PublishRule, Rule, RuleError, SetRuleState
 from millrace.testing.properties import invariant
 from millrace.testing.standing import merged
 from millrace.topology import Upsert
 from millrace.topology.sinks import each_table
+from millrace_apps.iot_maintenance.alarms.book import RuleSet
+from millrace_apps.iot_maintenance.alarms.language import Facts
+from millrace_apps.iot_maintenance.alarms.rule import (
+    AlarmRule,
+    CompiledRule,
+    Escalate,
+    Level,
+    ReAlarm,
+    Repeat,
+)
+from millrace_apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
+from millrace_apps.iot_maintenance.pipeline import topology
+from millrace_apps.iot_maintenance.quality import Limits
+from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
@@ -628,7 +635,7 @@ def test_suppressing_all_of_a_machine_needs_a_reason_too() -> None:
 
 
 def test_a_rule_says_which_roles_may_hold_its_alarms_back() -> None:
-    from apps.iot_maintenance.events import Action
+    from millrace_apps.iot_maintenance.events import Action
 
     target = driver(rule(roles=("supervisor", "engineer")))
     send(target, reading(0, 81.0))

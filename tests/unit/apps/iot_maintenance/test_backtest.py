@@ -13,21 +13,21 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level, ReAlarm
-from apps.iot_maintenance.backtest import BacktestError, Report, backtest, read_table
-from apps.iot_maintenance.pipeline import topology
-from apps.iot_maintenance.plant import PlantMonitor
-from apps.iot_maintenance.process import Monitoring
-from apps.iot_maintenance.records import EnrichedReading
-from apps.iot_maintenance.settings import IotSettings, monitoring
-from apps.iot_maintenance.signals import INPUTS, as_row
-from apps.iot_maintenance.windows import AlarmKpi
-from generators.iot import IotProfile, simulate
 from millrace.cli import build
 from millrace.errors import UserError
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
+from millrace_apps.generators.iot import IotProfile, simulate
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level, ReAlarm
+from millrace_apps.iot_maintenance.backtest import BacktestError, Report, backtest, read_table
+from millrace_apps.iot_maintenance.pipeline import topology
+from millrace_apps.iot_maintenance.plant import PlantMonitor
+from millrace_apps.iot_maintenance.process import Monitoring
+from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
+from millrace_apps.iot_maintenance.signals import INPUTS, as_row
+from millrace_apps.iot_maintenance.windows import AlarmKpi
 
 START = 1_767_261_600_000
 MINUTE = 60_000

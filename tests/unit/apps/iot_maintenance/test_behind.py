@@ -5,9 +5,9 @@ What one of them has sent last waits for its next event: events of one come in p
 
 from __future__ import annotations
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.records import Liveness, ShiftKpi
 from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.records import Liveness, ShiftKpi
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     HOUR,

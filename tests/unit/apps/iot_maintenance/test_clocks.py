@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.evaluation.stream import settings_for
-from apps.iot_maintenance.events import Heartbeat, Reading
-from apps.iot_maintenance.pipeline import topology
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.evaluation.stream import settings_for
+from millrace_apps.iot_maintenance.events import Heartbeat, Reading
+from millrace_apps.iot_maintenance.pipeline import topology
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     M1,

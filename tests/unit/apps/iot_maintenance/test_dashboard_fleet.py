@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from apps.iot_maintenance import dashboard, dashboard_work
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.app import app as iot
-from apps.iot_maintenance.dashboard_fleet import STANDINGS, fleet
-from apps.iot_maintenance.dashboard_foresight import judged_lives, judged_risks, quality
-from apps.iot_maintenance.dashboard_machine import asset
-from apps.iot_maintenance.events import Action
-from apps.iot_maintenance.operating import events_clock
-from apps.iot_maintenance.settings import IotSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import Bars, Table, TimeSeries
+from millrace_apps.iot_maintenance import dashboard, dashboard_work
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.app import app as iot
+from millrace_apps.iot_maintenance.dashboard_fleet import STANDINGS, fleet
+from millrace_apps.iot_maintenance.dashboard_foresight import judged_lives, judged_risks, quality
+from millrace_apps.iot_maintenance.dashboard_machine import asset
+from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.operating import events_clock
+from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.tables import HOUR, MACHINES, MINUTE, START_MS, IotRecords, iot_folder
 from tests.unit.millrace.dashboard.cases import Clock, frame, panel_of, put_checkpoint, put_records
 

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.iot_maintenance import demo
-from apps.iot_maintenance.evaluation.stream import settings_for
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
-from apps.iot_maintenance.signals import INPUTS, as_row
-from generators.engine.world import deliver_domain
-from generators.iot import DOMAIN, IotProfile
-from generators.world_ledger import WorldLedger
 from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory import MemoryHost
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.iot import DOMAIN, IotProfile
+from millrace_apps.generators.world_ledger import WorldLedger
+from millrace_apps.iot_maintenance import demo
+from millrace_apps.iot_maintenance.evaluation.stream import settings_for
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
+from millrace_apps.iot_maintenance.signals import INPUTS, as_row
 from tests.broken import (
     Break,
     Rows,

@@ -13,13 +13,13 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.cli import app as iot
-from apps.iot_maintenance.evaluate_cli import app
-from apps.iot_maintenance.evaluation import ai4i, azure, nab
-from apps.iot_maintenance.events import Action
-from apps.iot_maintenance.settings import DEFAULTS, IotSettings, monitoring
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
+from millrace_apps.iot_maintenance.cli import app as iot
+from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.evaluation import ai4i, azure, nab
+from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.settings import DEFAULTS, IotSettings, monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import action, driver, history, reading, rule, send, until
 from tests.unit.millrace.operations.cases import MockBroker, records_of
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.evaluate_cli import app
-from apps.iot_maintenance.evaluation import azure, azure_pdm, cmapss
-from apps.iot_maintenance.foresight.condition import Life
 from millrace.errors import UserError
+from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.evaluation import azure, azure_pdm, cmapss
+from millrace_apps.iot_maintenance.foresight.condition import Life
 from tests.unit.apps.iot_maintenance.foresight_cases import SMALL
 
 MIDDLE = np.array(

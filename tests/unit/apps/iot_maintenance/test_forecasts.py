@@ -7,16 +7,16 @@ import random
 
 import pytest
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Forecasting, PointForecast
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, forecasting
-from apps.iot_maintenance.watch import Monitoring
 from millrace.operators import limit_forecast
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.anomalies import Scoring
+from millrace_apps.iot_maintenance.forecasts import Forecasting, PointForecast
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, forecasting
+from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.iot_maintenance.evaluation.stream import Sent, settings_for
-from apps.iot_maintenance.foresight import condition
-from apps.iot_maintenance.foresight.baseline import Baseline, Usual, fitted, read_baseline
-from apps.iot_maintenance.foresight.condition import FIRST, LONG, MIDDLE, SHORT, Awaited, Life
-from apps.iot_maintenance.foresight.models import Forecaster
-from apps.iot_maintenance.foresight.process import Foresight, Looking
-from apps.iot_maintenance.pipeline import topology
-from apps.iot_maintenance.records import EnrichedReading
 from millrace.errors import UserError
 from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.evaluation.stream import Sent, settings_for
+from millrace_apps.iot_maintenance.foresight import condition
+from millrace_apps.iot_maintenance.foresight.baseline import Baseline, Usual, fitted, read_baseline
+from millrace_apps.iot_maintenance.foresight.condition import FIRST, LONG, MIDDLE, SHORT, Awaited, Life
+from millrace_apps.iot_maintenance.foresight.models import Forecaster
+from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
+from millrace_apps.iot_maintenance.pipeline import topology
+from millrace_apps.iot_maintenance.records import EnrichedReading
 from tests.unit.apps.iot_maintenance.foresight_cases import (
     HOUR,
     START,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading, Status
-from apps.iot_maintenance.past import Past
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading, Status
+from millrace_apps.iot_maintenance.past import Past
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

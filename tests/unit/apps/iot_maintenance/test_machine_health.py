@@ -12,20 +12,20 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.cli import app as iot
-from apps.iot_maintenance.forecasts import Forecasting
-from apps.iot_maintenance.health_cli import learn
-from apps.iot_maintenance.machine_health import Charts, MachineHealth, read_charts
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, charts
-from apps.iot_maintenance.watch import Monitoring
 from millrace.errors import UserError
 from millrace.operators.control import Chart
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.anomalies import Scoring
+from millrace_apps.iot_maintenance.cli import app as iot
+from millrace_apps.iot_maintenance.forecasts import Forecasting
+from millrace_apps.iot_maintenance.health_cli import learn
+from millrace_apps.iot_maintenance.machine_health import Charts, MachineHealth, read_charts
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, charts
+from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.evaluate_cli import app
-from apps.iot_maintenance.evaluation import anomalies
-from apps.iot_maintenance.evaluation.anomalies import CANDIDATES, alone, choose, judge, read_folder
-from apps.iot_maintenance.evaluation.nab import NotNab
-from apps.iot_maintenance.evaluation.nab_baselines import ewma, windowed_gaussian
-from apps.iot_maintenance.evaluation.nab_scoring import (
+from millrace.operators import novelty
+from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.evaluation import anomalies
+from millrace_apps.iot_maintenance.evaluation.anomalies import CANDIDATES, alone, choose, judge, read_folder
+from millrace_apps.iot_maintenance.evaluation.nab import NotNab
+from millrace_apps.iot_maintenance.evaluation.nab_baselines import ewma, windowed_gaussian
+from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
     Judge,
     best,
     curve,
@@ -30,7 +31,6 @@ from apps.iot_maintenance.evaluation.nab_scoring import (
     steady,
     tally,
 )
-from millrace.operators import novelty
 
 Windows = list[tuple[int, int]]
 WEIGHTS = {"standard": (0.11, 1.0), "low_fp": (0.22, 1.0), "low_fn": (0.11, 2.0)}

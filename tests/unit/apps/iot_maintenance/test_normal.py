@@ -13,16 +13,6 @@ import pandas as pd
 import pytest
 from deltalake import write_deltalake
 
-from apps.iot_maintenance.anomalies import Scoring
-from apps.iot_maintenance.forecasts import Forecasting
-from apps.iot_maintenance.foresight.learner import LEARNER, READING_COLUMNS, judged
-from apps.iot_maintenance.foresight.model_cli import _normal
-from apps.iot_maintenance.health_cli import intervals
-from apps.iot_maintenance.machine_health import Charts, MachineHealth
-from apps.iot_maintenance.normal import NORMAL_NAME, NORMAL_READER, Registered, charts_of, estimator_of
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, charts
-from apps.iot_maintenance.watch import Monitoring
 from millrace.errors import UserError
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.learner import Question, Workshop
@@ -32,6 +22,22 @@ from millrace.models.tables import CannotTrain, TrainingTables
 from millrace.operators.control import Chart, Regime
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.anomalies import Scoring
+from millrace_apps.iot_maintenance.forecasts import Forecasting
+from millrace_apps.iot_maintenance.foresight.learner import LEARNER, READING_COLUMNS, judged
+from millrace_apps.iot_maintenance.foresight.model_cli import _normal
+from millrace_apps.iot_maintenance.health_cli import intervals
+from millrace_apps.iot_maintenance.machine_health import Charts, MachineHealth
+from millrace_apps.iot_maintenance.normal import (
+    NORMAL_NAME,
+    NORMAL_READER,
+    Registered,
+    charts_of,
+    estimator_of,
+)
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, charts
+from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import DAY, HOUR, MINUTE, rows, until
 from tests.unit.apps.iot_maintenance.test_machine_health import learned, monitor, pump
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from apps.iot_maintenance.assets import subject_of
-from apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from apps.iot_maintenance.events import Equipment, Heartbeat, MeasuringPoint, Reading, Status
+from millrace_apps.iot_maintenance.assets import subject_of
+from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
+from millrace_apps.iot_maintenance.events import Equipment, Heartbeat, MeasuringPoint, Reading, Status
 
 CASES = int(os.environ.get("MILLRACE_CASES", "15"))
 SECOND = 1_000

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from apps.iot_maintenance.events import Action, Maintenance
-from apps.iot_maintenance.operating import action_on, plan_of
-from apps.iot_maintenance.orders import FARTHEST_MS, MOST_OPEN, USUAL_MS, WorkOrder, open_orders_of
-from apps.iot_maintenance.settings import IotSettings
 from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.events import Action, Maintenance
+from millrace_apps.iot_maintenance.operating import action_on, plan_of
+from millrace_apps.iot_maintenance.orders import FARTHEST_MS, MOST_OPEN, USUAL_MS, WorkOrder, open_orders_of
+from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

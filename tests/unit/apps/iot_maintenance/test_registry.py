@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from apps.iot_maintenance.assets import Notice
-from apps.iot_maintenance.cli import app
-from apps.iot_maintenance.events import Equipment, MeasuringPoint, Reading
-from apps.iot_maintenance.records import Liveness
-from apps.iot_maintenance.register_cli import read_assets
 from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.assets import Notice
+from millrace_apps.iot_maintenance.cli import app
+from millrace_apps.iot_maintenance.events import Equipment, MeasuringPoint, Reading
+from millrace_apps.iot_maintenance.records import Liveness
+from millrace_apps.iot_maintenance.register_cli import read_assets
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     M1,

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, VotingRegressor
 
-from apps.iot_maintenance.foresight.distribution import (
+from millrace.models.boosted import Boosted
+from millrace.models.manifest import BrokenModel
+from millrace.models.tables import CannotTrain
+from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.foresight.distribution import (
     LEVELS,
     Adaptive,
     Calibration,
@@ -18,15 +22,11 @@ from apps.iot_maintenance.foresight.distribution import (
     level_of,
     value_at,
 )
-from apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
-from apps.iot_maintenance.foresight.models import calibration_of, risk_rows
-from apps.iot_maintenance.foresight.records import LifeForecast, LifeTruth
-from apps.iot_maintenance.foresight.training import fold_of, learnable
-from apps.iot_maintenance.foresight.trees import Risks
-from millrace.models.boosted import Boosted
-from millrace.models.manifest import BrokenModel
-from millrace.models.tables import CannotTrain
-from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.foresight.lifetimes import Lifetimes, Promises
+from millrace_apps.iot_maintenance.foresight.models import calibration_of, risk_rows
+from millrace_apps.iot_maintenance.foresight.records import LifeForecast, LifeTruth
+from millrace_apps.iot_maintenance.foresight.training import fold_of, learnable
+from millrace_apps.iot_maintenance.foresight.trees import Risks
 from tests.unit.apps.iot_maintenance.foresight_cases import (
     HOUR,
     SMALL,

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.iot_maintenance.alarms.language import language
-from apps.iot_maintenance.alarms.rule import Level
-from apps.iot_maintenance.anomalies import PointScore, Scoring
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.settings import IotSettings, scoring
-from apps.iot_maintenance.watch import Monitoring
 from millrace.operators import novelty
 from millrace.rules import RuleError
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.alarms.language import language
+from millrace_apps.iot_maintenance.alarms.rule import Level
+from millrace_apps.iot_maintenance.anomalies import PointScore, Scoring
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.settings import IotSettings, scoring
+from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

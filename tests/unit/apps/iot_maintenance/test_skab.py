@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from apps.iot_maintenance.evaluate_cli import app
-from apps.iot_maintenance.evaluation.skab import (
+from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.evaluation.skab import (
     TRAIN,
     WINDOW_MS,
     NotSkab,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.iot_maintenance.events import Equipment, PartCount
-from apps.iot_maintenance.records import ShiftKpi
-from apps.iot_maintenance.statuses import Statuses
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.iot_maintenance.events import Equipment, PartCount
+from millrace_apps.iot_maintenance.records import ShiftKpi
+from millrace_apps.iot_maintenance.statuses import Statuses
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
@@ -106,7 +106,7 @@ def test_a_whole_shift_of_an_unknown_word_has_no_availability_at_all() -> None:
 
 def test_rules_know_the_regime_whatever_the_words_are() -> None:
     """A stopped machine suppresses its alarms by regime, and expressions can ask for it."""
-    from apps.iot_maintenance.alarms.rule import Level
+    from millrace_apps.iot_maintenance.alarms.rule import Level
 
     hot = rule(Level(above=80.0), suppress_in=("off", "maintenance", "failed"))
     works = rule(Level(when="value > 80 and regime == 'producing'"), id="works")

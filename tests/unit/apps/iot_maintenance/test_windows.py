@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.alarms.rule import SEVERITIES
-from apps.iot_maintenance.plant import AssetHealth, PlantMonitor
-from apps.iot_maintenance.windows import CHATTER, DAY_MS, FLOOD, MINUTE_MS, WINDOW_MS, AlarmKpi
 from millrace.host.groups import encode_key
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
 from millrace.time import END_OF_TIME, NO_WATERMARK
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
+from millrace_apps.iot_maintenance.plant import AssetHealth, PlantMonitor
+from millrace_apps.iot_maintenance.windows import CHATTER, DAY_MS, FLOOD, MINUTE_MS, WINDOW_MS, AlarmKpi
 from tests.unit.apps.iot_maintenance.monitor_cases import START
 from tests.unit.apps.iot_maintenance.test_kpis import alarm
 

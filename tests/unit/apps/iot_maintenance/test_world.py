@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from apps.iot_maintenance.alarms.record import AlarmEvent
-from apps.iot_maintenance.app import app
-from apps.iot_maintenance.demo import WORDS
-from apps.iot_maintenance.events import Action, Reading, Status
-from apps.iot_maintenance.plant import PlantMonitor
-from apps.iot_maintenance.process import MachineMonitor
-from apps.iot_maintenance.records import Liveness, ShiftKpi
-from apps.iot_maintenance.settings import IotSettings, monitoring
-from apps.iot_maintenance.signals import INPUTS, as_row
-from apps.iot_maintenance.windows import AlarmKpi
-from generators.engine.simulated import Truth
-from generators.iot import IotProfile, simulate
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
 from millrace.host.rows import Emission, Row
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened, Standing
 from millrace.time import END_OF_TIME, ms
+from millrace_apps.generators.engine.simulated import Truth
+from millrace_apps.generators.iot import IotProfile, simulate
+from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
+from millrace_apps.iot_maintenance.app import app
+from millrace_apps.iot_maintenance.demo import WORDS
+from millrace_apps.iot_maintenance.events import Action, Reading, Status
+from millrace_apps.iot_maintenance.plant import PlantMonitor
+from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.records import Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
+from millrace_apps.iot_maintenance.signals import INPUTS, as_row
+from millrace_apps.iot_maintenance.windows import AlarmKpi
 from tests.unit.apps.iot_maintenance.test_windows import windows_of
 
 START = 1_767_261_600_000

@@ -8,9 +8,11 @@ from typing import Any
 import h3
 import msgspec
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import (
+from millrace.host.runner import Emission
+from millrace.testing import TestDriver
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import (
     GATE_INPUTS,
     Answer,
     Cancellation,
@@ -23,11 +25,9 @@ from apps.ridesharing.events import (
     key_of,
     stream_of,
 )
-from apps.ridesharing.matching import Rules
-from apps.ridesharing.replay import Chain, memory_chain
-from apps.ridesharing.surge.config import SurgeConfig
-from millrace.host.runner import Emission
-from millrace.testing import TestDriver
+from millrace_apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.replay import Chain, memory_chain
+from millrace_apps.ridesharing.surge.config import SurgeConfig
 
 START = 1_767_369_600_000
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000

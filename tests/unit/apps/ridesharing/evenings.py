@@ -9,16 +9,25 @@ from typing import Any
 
 import msgspec
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import INPUTS, Command, Control, Event, Handover, Position, RideRequest, SetPair
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.replay import Chain, Courier, Faults
-from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
-from apps.ridesharing.topic_audit.report import Audited, audit_topics
-from generators.engine.loop import Mailbag
-from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS
 from millrace.host.runner import Emission
+from millrace_apps.generators.engine.loop import Mailbag
+from millrace_apps.generators.ridesharing import RidesProfile, World
+from millrace_apps.generators.ridesharing.loop import APP_TOPICS
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import (
+    INPUTS,
+    Command,
+    Control,
+    Event,
+    Handover,
+    Position,
+    RideRequest,
+    SetPair,
+)
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.replay import Chain, Courier, Faults
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
+from millrace_apps.ridesharing.topic_audit.report import Audited, audit_topics
 from tests.broken import Rows
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Event, Handover
-from apps.ridesharing.matching import Rules
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.riders import Asked
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import Event, Handover
+from millrace_apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.riders import Asked
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import h3
 
-from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from apps.ridesharing.records import (
+from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
+from millrace_apps.ridesharing.records import (
     Attempt,
     DriverChange,
     Ignored,
@@ -21,7 +21,7 @@ from apps.ridesharing.records import (
     Violation,
     WindowReport,
 )
-from apps.ridesharing.surge.records import Fare, Multiplier, Quote
+from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
 START_MS = 1_767_369_600_000

@@ -21,21 +21,21 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from apps.ridesharing.arrivals import ArrivalConfig, Arrivals
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.demo_arrivals import check_arrivals, ways_of
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.eta.features import NAMES, Place
-from apps.ridesharing.eta.times import PICKUP, PICKUP_NAME, READER, TRIP, UNTRIED, Times
-from apps.ridesharing.matching import FreeCar, Rider, Rules, problem
-from apps.ridesharing.records import Drive
-from apps.ridesharing.replay import Faults
-from apps.ridesharing.settings import ArrivalSettings, RidesharingSettings
 from millrace.cli import build as commands
 from millrace.host.runner import Emission
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.serving import ExportedModels
 from millrace.testing.properties import invariant
+from millrace_apps.ridesharing.arrivals import ArrivalConfig, Arrivals
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.demo_arrivals import check_arrivals, ways_of
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.eta.features import NAMES, Place
+from millrace_apps.ridesharing.eta.times import PICKUP, PICKUP_NAME, READER, TRIP, UNTRIED, Times
+from millrace_apps.ridesharing.matching import FreeCar, Rider, Rules, problem
+from millrace_apps.ridesharing.records import Drive
+from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     KM,

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.earlier import EarlierBook, EarlierCar, adopt
-from apps.ridesharing.entries import Car, Due
-from apps.ridesharing.events import Event
-from benchmarks.whole_region import WholeRegion
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission
+from millrace_apps.benchmarks.whole_region import WholeRegion
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.earlier import EarlierBook, EarlierCar, adopt
+from millrace_apps.ridesharing.entries import Car, Due
+from millrace_apps.ridesharing.events import Event
 from tests.unit.apps.ridesharing.nights import BOUND_MS, night
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Command, DriverStatus, Event, Handover
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.replay import Faults
 from millrace.testing import TestDriver
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import Command, DriverStatus, Event, Handover
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.replay import Faults
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import h3
 import pytest
 
-from apps.ridesharing.city import City, Moment, read_city
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from apps.ridesharing.records import Journey, Place, Trip
 from millrace.dashboard.tables import open_table
+from millrace_apps.ridesharing.city import City, Moment, read_city
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
+from millrace_apps.ridesharing.records import Journey, Place, Trip
 from tests.unit.apps.ridesharing.tables import USUAL, rides_folder
 from tests.unit.millrace.dashboard.cases import Clock, put_records
 

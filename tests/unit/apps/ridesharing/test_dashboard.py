@@ -16,17 +16,17 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from apps.ridesharing import dashboard, dashboard_city
-from apps.ridesharing.app import app as ridesharing
-from apps.ridesharing.dashboard_data import trips
-from apps.ridesharing.events import Command, Control, SetPolicy, SetSurgeCap
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.records import Operation
-from apps.ridesharing.settings import RidesharingSettings
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import AreaMap, Note, Numbers, Table
+from millrace_apps.ridesharing import dashboard, dashboard_city
+from millrace_apps.ridesharing.app import app as ridesharing
+from millrace_apps.ridesharing.dashboard_data import trips
+from millrace_apps.ridesharing.events import Command, Control, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.records import Operation
+from millrace_apps.ridesharing.settings import RidesharingSettings
 from tests.unit.apps.ridesharing.tables import EVIL, MINUTE, REGIONS, START_MS, RidesRecords, rides_folder
 from tests.unit.millrace.dashboard.cases import (
     Clock,

@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from apps.ridesharing.debs import oracle
-from apps.ridesharing.debs.grid import CELLS, Grid, Trip, name_of
-from apps.ridesharing.debs.pipeline import QUERIES, app_of
-from apps.ridesharing.debs.report import carry_out
-from apps.ridesharing.debs.trips import COLUMNS, read_results, read_trips
-from apps.ridesharing.evaluate_cli import app as evaluate
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
+from millrace_apps.ridesharing.debs import oracle
+from millrace_apps.ridesharing.debs.grid import CELLS, Grid, Trip, name_of
+from millrace_apps.ridesharing.debs.pipeline import QUERIES, app_of
+from millrace_apps.ridesharing.debs.report import carry_out
+from millrace_apps.ridesharing.debs.trips import COLUMNS, read_results, read_trips
+from millrace_apps.ridesharing.evaluate_cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))
 _MINUTE = 60_000
@@ -239,7 +239,7 @@ def test_results_with_too_few_columns_are_refused(tmp_path: Path) -> None:
 def test_a_query_that_does_not_look_at_the_windows_end_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from apps.ridesharing.debs import routes
+    from millrace_apps.ridesharing.debs import routes
 
     monkeypatch.setattr(routes, "WINDOW_MS", routes.WINDOW_MS - 1)
     at = 1_356_998_400_000

@@ -14,10 +14,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from apps.ridesharing.demand.process import DAY, NAMES, QUARTER_MS, WEEK, Ask, Demand, Foreseen, interval
-from apps.ridesharing.evaluate_cli import app as evaluate
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.demand.process import (
+    DAY,
+    NAMES,
+    QUARTER_MS,
+    WEEK,
+    Ask,
+    Demand,
+    Foreseen,
+    interval,
+)
+from millrace_apps.ridesharing.evaluate_cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "20"))
 _START = 1_211_414_400_000  # 2008-05-22T00:00Z

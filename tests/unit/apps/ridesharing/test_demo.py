@@ -9,18 +9,18 @@ import msgspec
 import pandas as pd
 import pytest
 
-from apps.ridesharing import demo
-from apps.ridesharing.arrivals import ArrivalConfig
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import Event, key_of, stream_of
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.settings import ArrivalSettings, RidesharingSettings, SurgeSettings
-from generators.engine.loop import Mailbag
-from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS
 from millrace.console.report import Check
 from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldFault, WorldRun, WorldSummary, WorldTruth
+from millrace_apps.generators.engine.loop import Mailbag
+from millrace_apps.generators.ridesharing import RidesProfile, World
+from millrace_apps.generators.ridesharing.loop import APP_TOPICS
+from millrace_apps.ridesharing import demo
+from millrace_apps.ridesharing.arrivals import ArrivalConfig
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import Event, key_of, stream_of
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings, SurgeSettings
 from tests.broken import (
     Break,
     Change,

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
-from apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
-from apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from apps.ridesharing.matching import Rules
-from apps.ridesharing.records import Trip
 from millrace.testing import TestDriver
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
+from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
+from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
+from millrace_apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.records import Trip
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     HOUR,

@@ -15,16 +15,16 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from apps.ridesharing.eta.features import NAMES, mercator
-from apps.ridesharing.eta.interval import RATE, Spread, Width, spread_of
-from apps.ridesharing.eta.report import carry_out
-from apps.ridesharing.eta.times import Model
-from apps.ridesharing.eta.training import columns_of, export, train
-from apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
-from apps.ridesharing.evaluate_cli import app as evaluate
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.eta.features import NAMES, mercator
+from millrace_apps.ridesharing.eta.interval import RATE, Spread, Width, spread_of
+from millrace_apps.ridesharing.eta.report import carry_out
+from millrace_apps.ridesharing.eta.times import Model
+from millrace_apps.ridesharing.eta.training import columns_of, export, train
+from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
+from millrace_apps.ridesharing.evaluate_cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "25"))
 _MINUTE = 60_000

@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 import pytest
 
-from apps.ridesharing.events import INPUTS
-from apps.ridesharing.gate import Gate
-from generators.engine.world import deliver_domain
-from generators.ridesharing import DOMAIN, RidesProfile
 from millrace.testing import TestDriver
+from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.ridesharing import DOMAIN, RidesProfile
+from millrace_apps.ridesharing.events import INPUTS
+from millrace_apps.ridesharing.gate import Gate
 
 _TOPICS = {spec.topic: name for name, spec in DOMAIN.streams.items()}
 

@@ -6,8 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import (
+from millrace import Context, KeyedProcess, days, hours, map_state, value_state
+from millrace.dead_letters import reason_of
+from millrace.testing import TestDriver
+from millrace.testing.properties import invariant, leaks
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import (
     AHEAD_MS,
     INPUTS,
     MAX_KEY,
@@ -19,13 +23,9 @@ from apps.ridesharing.events import (
     key_of,
     stream_of,
 )
-from apps.ridesharing.gate import Gate
-from apps.ridesharing.geo import distance_m
-from apps.ridesharing.regions import Regions
-from millrace import Context, KeyedProcess, days, hours, map_state, value_state
-from millrace.dead_letters import reason_of
-from millrace.testing import TestDriver
-from millrace.testing.properties import invariant, leaks
+from millrace_apps.ridesharing.gate import Gate
+from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.regions import Regions
 from tests.unit.apps.ridesharing.cases import (
     ZONE,
     Whole,

@@ -12,15 +12,15 @@ import h3
 import pytest
 from typer.testing import CliRunner
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.demand.hints import hints
-from apps.ridesharing.demand.loop import Hinted
-from apps.ridesharing.demand.process import QUARTER_MS, Demand
-from apps.ridesharing.evaluate_cli import app as evaluate
-from apps.ridesharing.fleet import Request
-from apps.ridesharing.replay import run_replay
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.demand.hints import hints
+from millrace_apps.ridesharing.demand.loop import Hinted
+from millrace_apps.ridesharing.demand.process import QUARTER_MS, Demand
+from millrace_apps.ridesharing.evaluate_cli import app as evaluate
+from millrace_apps.ridesharing.fleet import Request
+from millrace_apps.ridesharing.replay import run_replay
 from tests.unit.apps.ridesharing.test_demand import a_rhythm, parquet_of
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.ridesharing.auditor import Auditor
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Command, Event
-from apps.ridesharing.records import Journal
 from millrace import Context
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.ridesharing.auditor import Auditor
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Command, Event
+from millrace_apps.ridesharing.records import Journal
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

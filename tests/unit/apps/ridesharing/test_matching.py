@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.ridesharing.geo import PlaceIndex, cell_of, disk, distance_m, reach_m, rings_for, search_resolution
-from apps.ridesharing.matching import (
+from millrace_apps.ridesharing.geo import (
+    PlaceIndex,
+    cell_of,
+    disk,
+    distance_m,
+    reach_m,
+    rings_for,
+    search_resolution,
+)
+from millrace_apps.ridesharing.matching import (
     FreeCar,
     Policy,
     Rider,
@@ -23,7 +31,7 @@ from apps.ridesharing.matching import (
     optimal,
     problem,
 )
-from apps.ridesharing.solver import Pairs, solve
+from millrace_apps.ridesharing.solver import Pairs, solve
 
 LAT, LON = 37.77, -122.42
 
@@ -263,7 +271,7 @@ def test_the_cost_of_a_drop_off_falls_with_the_demand_around_it(seed: int) -> No
 
 @pytest.mark.parametrize("policy", ["fifo", "nearest", "optimal"])
 def test_a_window_is_decided_the_same_whatever_the_run(policy: Policy) -> None:
-    from apps.ridesharing.matching import SOLVERS
+    from millrace_apps.ridesharing.matching import SOLVERS
 
     riders, cars = window(3, 80, 60)
     found = [SOLVERS[policy](problem(riders, cars, Rules(), {})).tolist() for _ in range(3)]

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Event, Position, RideRequest
-from apps.ridesharing.records import DriverChange, Place, Trip
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Event, Position, RideRequest
+from millrace_apps.ridesharing.records import DriverChange, Place, Trip
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

@@ -10,17 +10,17 @@ import h3
 import msgspec
 import pytest
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Control, QuoteRequest, SetPolicy, SetSurgeCap
-from apps.ridesharing.gate import Gate
-from apps.ridesharing.pipeline import topology
-from apps.ridesharing.regions import EVERYWHERE, Regions
-from apps.ridesharing.settings import RidesharingSettings, SurgeSettings
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.surge.process import Surge
-from apps.ridesharing.surge.records import Asked, FreeCars
 from millrace.testing import TestDriver
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Control, QuoteRequest, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.gate import Gate
+from millrace_apps.ridesharing.pipeline import topology
+from millrace_apps.ridesharing.regions import EVERYWHERE, Regions
+from millrace_apps.ridesharing.settings import RidesharingSettings, SurgeSettings
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.process import Surge
+from millrace_apps.ridesharing.surge.records import Asked, FreeCars
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

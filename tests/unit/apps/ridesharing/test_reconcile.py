@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.earlier import EarlierBook, adopt
-from apps.ridesharing.entries import Ride
-from apps.ridesharing.events import Event
-from apps.ridesharing.records import MismatchReason
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.earlier import EarlierBook, adopt
+from millrace_apps.ridesharing.entries import Ride
+from millrace_apps.ridesharing.events import Event
+from millrace_apps.ridesharing.records import MismatchReason
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

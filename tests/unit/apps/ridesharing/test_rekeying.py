@@ -10,18 +10,18 @@ import h3
 import msgspec
 import pytest
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.entries import Car, Closed, Due, Head, Ride
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.matching import Rules
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.rekeying import CannotBeRekeyed, Rekeying
-from apps.ridesharing.replay import Chain, Faults, memory_chain
 from millrace.host.memory import LiveStore, MemoryHost
 from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.entries import Car, Closed, Due, Head, Ride
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.rekeying import CannotBeRekeyed, Rekeying
+from millrace_apps.ridesharing.replay import Chain, Faults, memory_chain
 from tests.unit.apps.ridesharing.cases import LAT, LON, ZONE
 from tests.unit.apps.ridesharing.evenings import evening
 

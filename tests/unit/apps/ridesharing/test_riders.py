@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.ridesharing.config import HOLD_MS, DispatchConfig
-from apps.ridesharing.events import Event, Handover, RideRequest, stream_of
-from apps.ridesharing.lifecycle import TERMINAL
-from apps.ridesharing.pipeline import topology
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.replay import Courier, Faults
-from apps.ridesharing.riders import Riders
-from apps.ridesharing.settings import DispatchSettings, RidesharingSettings
-from apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
-from apps.ridesharing.topic_audit.report import audit_topics
 from millrace.host.runner import Emission
 from millrace.testing import TestDriver
+from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
+from millrace_apps.ridesharing.events import Event, Handover, RideRequest, stream_of
+from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.pipeline import topology
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.replay import Courier, Faults
+from millrace_apps.ridesharing.riders import Riders
+from millrace_apps.ridesharing.settings import DispatchSettings, RidesharingSettings
+from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
+from millrace_apps.ridesharing.topic_audit.report import audit_topics
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

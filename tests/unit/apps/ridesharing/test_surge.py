@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.evaluate_cli import app as evaluate
-from apps.ridesharing.events import SetSurgeCap
-from apps.ridesharing.replay import run_replay
-from apps.ridesharing.surge.config import SurgeConfig
-from apps.ridesharing.surge.process import Cell, Surge, in_hundredths, move
-from apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Quote, SurgeCount
-from apps.ridesharing.surge.recount import Asking, Change, Free, recounted
-from apps.ridesharing.surge.report import carry_out, sign_changes
-from apps.ridesharing.surge.world import City, World
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.evaluate_cli import app as evaluate
+from millrace_apps.ridesharing.events import SetSurgeCap
+from millrace_apps.ridesharing.replay import run_replay
+from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.process import Cell, Surge, in_hundredths, move
+from millrace_apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Quote, SurgeCount
+from millrace_apps.ridesharing.surge.recount import Asking, Change, Free, recounted
+from millrace_apps.ridesharing.surge.report import carry_out, sign_changes
+from millrace_apps.ridesharing.surge.world import City, World
 
 CASES = int(os.environ.get("MILLRACE_CASES", "25"))
 _START = 1_767_225_600_000

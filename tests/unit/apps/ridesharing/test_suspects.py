@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.events import Event, Position
-from apps.ridesharing.gate import Gate
-from apps.ridesharing.geo import distance_m
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.events import Event, Position
+from millrace_apps.ridesharing.gate import Gate
+from millrace_apps.ridesharing.geo import distance_m
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

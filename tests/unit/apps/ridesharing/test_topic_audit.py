@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from apps.ridesharing.config import DispatchConfig
-from apps.ridesharing.events import INPUTS
-from apps.ridesharing.lifecycle import COMMITTED, TERMINAL
-from apps.ridesharing.regions import Regions
-from apps.ridesharing.replay import Faults
-from apps.ridesharing.topic_audit.evidence import Evidence
-from apps.ridesharing.topic_audit.findings import REASONS
-from apps.ridesharing.topic_audit.report import audit_topics
-from apps.ridesharing.topic_audit.text import show
+from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.events import INPUTS
+from millrace_apps.ridesharing.lifecycle import COMMITTED, TERMINAL
+from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.topic_audit.evidence import Evidence
+from millrace_apps.ridesharing.topic_audit.findings import REASONS
+from millrace_apps.ridesharing.topic_audit.report import audit_topics
+from millrace_apps.ridesharing.topic_audit.text import show
 from tests.broken import (
     Break,
     Row,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apps.ridesharing.book import Book
-from apps.ridesharing.entries import Car
-from apps.ridesharing.window import free_cars
+from millrace_apps.ridesharing.book import Book
+from millrace_apps.ridesharing.entries import Car
+from millrace_apps.ridesharing.window import free_cars
 from tests.unit.apps.ridesharing.cases import LAT, LON, START
 
 TTL_MS = 120_000

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from apps.ridesharing.app import app
-from apps.ridesharing.dispatcher import Dispatcher
-from apps.ridesharing.replay import Chain, memory_chain
-from apps.ridesharing.settings import RidesharingSettings
-from generators.engine.loop import Mailbag
-from generators.ridesharing import RidesProfile, World
-from generators.ridesharing.loop import APP_TOPICS
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
+from millrace_apps.generators.engine.loop import Mailbag
+from millrace_apps.generators.ridesharing import RidesProfile, World
+from millrace_apps.generators.ridesharing.loop import APP_TOPICS
+from millrace_apps.ridesharing.app import app
+from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.replay import Chain, memory_chain
+from millrace_apps.ridesharing.settings import RidesharingSettings
 from tests.unit.apps.ridesharing.cases import HOUR, SECOND, as_read
 
 #: A Friday evening.

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from apps.clickstream.events import Click, Refund
-from apps.fraud.events import Control, Transaction
-from apps.iot_maintenance.signals import INPUTS
-from apps.ridesharing.events import INPUTS as RIDES
 from millrace.chaos.values import STRANGE, allowed, joined, refused
 from millrace.dead_letters import NOT_JSON
+from millrace_apps.clickstream.events import Click, Refund
+from millrace_apps.fraud.events import Control, Transaction
+from millrace_apps.iot_maintenance.signals import INPUTS
+from millrace_apps.ridesharing.events import INPUTS as RIDES
 
 
 class Colour(enum.Enum):

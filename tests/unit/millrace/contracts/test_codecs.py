@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from apps.fraud.events import Alert, Control, Transaction
-from generators.fraud import FraudProfile, fraud_events
 from millrace.contracts import SchemaError, json_schema
 from millrace.contracts.codec import Codec, JsonCodec
 from millrace.contracts.protobuf import ProtobufCodec, file_descriptor, numbering_breaks, proto_text
 from millrace.contracts.registry import PACKAGES, ConfluentRegistry, Kind, RegistryError
 from millrace.contracts.wire import CodecError, frame, split_indexes, unframe, with_indexes
 from millrace.errors import UserError
+from millrace_apps.fraud.events import Alert, Control, Transaction
+from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from tests.unit.millrace.contracts.cases import ORDERS, Order, order
 
 

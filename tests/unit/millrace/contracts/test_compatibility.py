@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apps.fraud.control_events import ResetThreshold, SetThreshold
-from apps.fraud.events import Control, Transaction
 from millrace.contracts import Mode, breaks, json_schema
+from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
+from millrace_apps.fraud.events import Control, Transaction
 
 
 def event(required: tuple[str, ...] = ("x",), **fields: Any) -> dict[str, Any]:

@@ -364,13 +364,13 @@ def test_a_partition_without_a_leader_is_left_out_and_the_broker_is_there() -> N
 
 MODULES = [
     *(f"millrace.dashboard.{m.name}" for m in pkgutil.iter_modules(millrace.dashboard.__path__)),
-    *(f"apps.fraud.{name}" for name in (
+    *(f"millrace_apps.fraud.{name}" for name in (
         "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
         "economics", "economics_data",
     )),
-    "apps.clickstream.dashboard_data",
-    "apps.iot_maintenance.dashboard_data",
-    "apps.ridesharing.dashboard_data",
+    "millrace_apps.clickstream.dashboard_data",
+    "millrace_apps.iot_maintenance.dashboard_data",
+    "millrace_apps.ridesharing.dashboard_data",
     "millrace.runtime.announced",
 ]  # fmt: skip
 

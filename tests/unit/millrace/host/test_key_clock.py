@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.paged import PagedHost
 from millrace import Context, KeyedProcess, Timer, arrival, event_time, side_output, value_state
 from millrace.host.groups import context_key, encode_key
 from millrace.host.memory import MemoryHost
@@ -23,6 +22,7 @@ from millrace.state.layout import EntryLayout
 from millrace.testing import TestDriver
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
 from millrace.topology import KeyingError
+from millrace_apps.benchmarks.paged import PagedHost
 
 CASES = int(os.environ.get("MILLRACE_CASES", "150"))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.fraud.model.live import LIVE_INPUTS, LIVE_MODEL, StreamScorer
 from millrace.models.exports import Exports
 from millrace.models.serving import ServedModel
+from millrace_apps.fraud.model.live import LIVE_INPUTS, LIVE_MODEL, StreamScorer
 from tests.unit.apps.fraud.test_live_model import observed
 from tests.unit.millrace.models.cases import made, manifest
 

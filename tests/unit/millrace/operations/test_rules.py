@@ -16,10 +16,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from apps.fraud.app_rules import RULES as FRAUD
-from apps.fraud.events import Control
-from apps.fraud.rulebook import LANGUAGE
-from apps.fraud.settings import FraudSettings
 from millrace.cli import build
 from millrace.errors import UserError
 from millrace.kafka import detached
@@ -27,6 +23,10 @@ from millrace.operations import sending
 from millrace.operations.control_topic import Book, ControlTopic
 from millrace.operations.sending import NoBroker
 from millrace.rules import ApproveRule, PublishRule, RollbackRule, Rule, RuleError, SetRuleState
+from millrace_apps.fraud.app_rules import RULES as FRAUD
+from millrace_apps.fraud.events import Control
+from millrace_apps.fraud.rulebook import LANGUAGE
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.millrace.operations.cases import MockBroker, messages_of
 
 NOW = 1_700_000_000_000

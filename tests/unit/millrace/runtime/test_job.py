@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.host.system import Idle, SystemMessage, Wake
 from millrace.runtime import job as job_module
@@ -21,6 +20,7 @@ from millrace.runtime.job import DRAINED_FILE, Job, QueryFailed
 from millrace.runtime.monitor import QueryMonitor
 from millrace.runtime.settings import load_settings
 from millrace.time.clock import ClockStatus
+from millrace_apps.fraud.settings import FraudSettings
 
 
 def job(folder: Path, *, until_end: bool, drain: bool) -> Job:

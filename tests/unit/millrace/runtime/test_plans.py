@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from apps.fraud.app import app as fraud
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.runtime.plans import (
     BACKLOG,
@@ -26,6 +24,8 @@ from millrace.runtime.plans import (
 )
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.runtime.settings_sources import SettingsError
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.settings import FraudSettings
 
 
 def settings(*sets: str) -> AppSettings:

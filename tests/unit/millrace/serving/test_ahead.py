@@ -10,8 +10,6 @@ from random import Random
 import msgspec
 import pytest
 
-from apps.fraud.app import app
-from apps.fraud.settings import FraudSettings
 from millrace.chaos.hostile import Message
 from millrace.errors import UserError
 from millrace.host.station import BROADCAST, HEADER, SHARED, place_of
@@ -22,6 +20,8 @@ from millrace.runtime.settings import load_settings
 from millrace.serving.ahead import Ahead, Seen
 from millrace.state.sealing import seal, unseal
 from millrace.topology import Topology
+from millrace_apps.fraud.app import app
+from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import transaction
 from tests.unit.millrace.inspect.spark_files import PartitionWriter, row_of
 from tests.unit.millrace.serving.memory_query import MemoryQuery

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.fraud.process import CardMonitor
 from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.batch import Batch
 from millrace.testing import deliveries, properties
@@ -32,6 +31,7 @@ from millrace.windows import (
     watermark,
     window,
 )
+from millrace_apps.fraud.process import CardMonitor
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, purchases, transaction
 from tests.unit.millrace.windows.cases import Ev, examples, ranges_of
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from apps.fraud.app import app as fraud
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.observing.jobs import JobRecord
 from millrace.runtime.apps import Topic, Topics, with_output_suffix
@@ -21,6 +19,8 @@ from millrace.upgrading.fitting import contract_of_app, fit, fit_of
 from millrace.upgrading.started import Started, fresh, started_by
 from millrace.upgrading.trial import TRIAL_FILE, read_trial, start_trial, trial_root
 from millrace.upgrading.upgrade import Upgrade
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.settings import FraudSettings
 
 JOB = JobRecord("fraud", "/data/fraud", 7, 0.0, 0, "here")
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from apps.fraud.app import app as fraud
-from apps.fraud.settings import FraudSettings
 from millrace.errors import UserError
 from millrace.inspect.positions import TablePosition, files_appended
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 from millrace.upgrading import trial
+from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.settings import FraudSettings
 
 
 def rows(*ids: str) -> pa.Table:
