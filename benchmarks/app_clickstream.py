@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from millrace_apps.benchmarks.app_bench import Answers, AppBench, Key, Record, Rows, Sent
-from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, Condition, OfferRule, OfferStep
+from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, Condition, OfferRule, OfferStep
 
 _GAP_MS: Final = 1_800_000
 #: A person's first item in a cart is answered at once; the app's own rules wait for more.

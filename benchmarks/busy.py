@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any, Final
 
 from millrace.host.memory_chain import MemoryChain
-from millrace_apps.fraud.entity_stages import stages
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.contracts.events import Transaction
+from millrace_apps.fraud.processes.entity_stages import stages
 from millrace_apps.fraud.settings import ENTITY_STAGES
 
 _START_MS: Final = 1_767_369_600_000

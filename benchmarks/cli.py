@@ -483,7 +483,7 @@ def matching(
     How likely each driver is to say yes is in the cost, from 40 answers of each and 5,000 of the fleet.
     """
     from millrace_apps.benchmarks import report
-    from millrace_apps.ridesharing.matcher_report import carry_out
+    from millrace_apps.ridesharing.evaluation.matcher_report import carry_out
 
     found = {
         f"{riders}_x_{cars}": carry_out(riders, cars, windows, seed, acceptance=True)

@@ -117,7 +117,7 @@ def fleet_of(sizes: Sizes) -> Iterator[Came]:
     """Yield the events of a fleet as they come."""
     from millrace_apps.benchmarks.state_apps import fleet_profile
     from millrace_apps.generators.iot import simulate
-    from millrace_apps.iot_maintenance.signals import INPUTS, KEYS
+    from millrace_apps.iot_maintenance.contracts.signals import INPUTS, KEYS
 
     profile = replace(fleet_profile(sizes.machines), events=None, start_ms=_START_MS)
     delays = random.Random(5)
@@ -172,7 +172,7 @@ def watched(
         clock: Whose clock machines go by.
     """
     from millrace.runtime.settings import load_settings
-    from millrace_apps.iot_maintenance.process import MachineMonitor, Monitoring
+    from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor, Monitoring
     from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
     class _Judging(MachineMonitor):

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from millrace_apps.clickstream.messages import ItemFacts
+from millrace_apps.clickstream.contracts.messages import ItemFacts
 from millrace_apps.clickstream.recommend.filters import Asked, list_for, rules_of
 from millrace_apps.clickstream.recommend.index import SessionIndex
 from millrace_apps.clickstream.recommend.log import SessionLog, let_in

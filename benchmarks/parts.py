@@ -13,10 +13,10 @@ import msgspec
 from millrace.parts.deadlines import Deadlines
 from millrace.parts.lookback import LookBack
 from millrace.parts.sessions import Sessions
-from millrace_apps.clickstream.rules import GA4
-from millrace_apps.clickstream.sessions import SessionBook
-from millrace_apps.fraud.labels import FRAUD, GENUINE, PENDING, LabelLog
-from millrace_apps.iot_maintenance.liveness import Gateway
+from millrace_apps.clickstream.processes.rules import GA4
+from millrace_apps.clickstream.state.sessions import SessionBook
+from millrace_apps.fraud.state.labels import FRAUD, GENUINE, PENDING, LabelLog
+from millrace_apps.iot_maintenance.processes.liveness import Gateway
 
 _START_MS: Final = 1_767_369_600_000
 _DAY_MS: Final = 86_400_000

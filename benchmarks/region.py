@@ -16,8 +16,8 @@ from millrace.host.runner import Emission
 from millrace_apps.benchmarks.paged import PagedHost
 from millrace_apps.benchmarks.whole_region import WholeRegion
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Position, RideRequest
+from millrace_apps.ridesharing.contracts.events import Position, RideRequest
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 
 _START_MS: Final = 1_767_369_600_000
 _LAT, _LON = 37.77, -122.42

@@ -86,7 +86,7 @@ def rules_cost(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) ->
 
     def publish(run: BenchRun) -> None:
         from millrace.operations.control_topic import ControlTopic
-        from millrace_apps.fraud.app_rules import RULES
+        from millrace_apps.fraud.operations.app_rules import RULES
 
         ControlTopic(RULES, run.settings).send(active_rules(sizes.rules))
 

@@ -24,7 +24,7 @@ from millrace.state.pages import PagedStore
 from millrace.state.sealing import Place, SealedBackend, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace_apps.benchmarks.paged import GROUPS, Stored
-from millrace_apps.fraud.process import CardMonitor
+from millrace_apps.fraud.processes.cards import CardMonitor
 from millrace_apps.generators.fraud import FraudProfile, simulate
 
 #: Sizes of a value: a small header, an average page, a full one.

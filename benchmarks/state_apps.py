@@ -137,7 +137,7 @@ def machines(profile: Any) -> PagedChain:
     A device that beats once in ten intervals of its sensors is silent after three of those.
     """
     from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS
-    from millrace_apps.iot_maintenance.process import MachineMonitor
+    from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
     from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
     timeout = f"monitor.device_timeout={int(3 * HEARTBEAT_TICKS * profile.tick_ms)}"
@@ -174,7 +174,7 @@ def fleet_days(devices: int, days: int) -> Iterator[list[Event]]:
 def fleet_events(profile: Any) -> Iterator[Event]:
     """Yield the events of a fleet as the monitor takes them."""
     from millrace_apps.generators.iot import simulate
-    from millrace_apps.iot_maintenance.signals import INPUTS, KEYS
+    from millrace_apps.iot_maintenance.contracts.signals import INPUTS, KEYS
 
     for made in simulate(profile):
         event = msgspec.convert(made.event, INPUTS[made.stream], from_attributes=True)
@@ -193,8 +193,8 @@ def measure_devices(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def shop(_visitors: int) -> PagedChain:
     """Return the processes of visitors, of persons and carts, and of offers."""
-    from millrace_apps.clickstream.pipeline import topology
     from millrace_apps.clickstream.settings import ClickstreamSettings
+    from millrace_apps.clickstream.topology import topology
 
     settings = load_settings(ClickstreamSettings, app="clickstream", env={})
     return PagedChain(topology(settings), out_of_orderness_ms=5_000)
@@ -202,7 +202,7 @@ def shop(_visitors: int) -> PagedChain:
 
 def clicks(visitors: int) -> Iterator[Event]:
     """Yield what happens in the shop until so many visitors have been there."""
-    from millrace_apps.clickstream.events import INPUTS
+    from millrace_apps.clickstream.contracts.events import INPUTS
     from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 
     profile = ClickstreamProfile(
@@ -229,9 +229,9 @@ def measure_visitors(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def city(_drivers: int) -> PagedChain:
     """Return gate, dispatcher of one region, and auditor."""
-    from millrace_apps.ridesharing.dispatcher import Dispatcher
-    from millrace_apps.ridesharing.pipeline import processes
+    from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
     from millrace_apps.ridesharing.settings import RidesharingSettings
+    from millrace_apps.ridesharing.topology import processes
 
     told = load_settings(RidesharingSettings, app="ridesharing", env={})
     return PagedChain(processes(Dispatcher(told.dispatch_config()), told), out_of_orderness_ms=500)
@@ -240,7 +240,7 @@ def city(_drivers: int) -> PagedChain:
 def rides(drivers: int) -> Iterator[Event]:
     """Yield what drivers and riders send, dispatched by the generator's own dispatcher."""
     from millrace_apps.generators.ridesharing import RidesProfile, simulate
-    from millrace_apps.ridesharing.events import INPUTS
+    from millrace_apps.ridesharing.contracts.events import INPUTS
 
     rate = drivers * _ON_LINE / _POSITION_S
     profile = RidesProfile(
@@ -320,7 +320,7 @@ def measure_histories(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 def payments(_cards: int) -> PagedChain:
     """Return the stages of card and terminal, and the desk."""
-    from millrace_apps.fraud.entity_stages import stages
+    from millrace_apps.fraud.processes.entity_stages import stages
 
     first, rest = stages(["terminal"])
     return PagedChain(first, *rest, out_of_orderness_ms=5_000)
@@ -328,7 +328,7 @@ def payments(_cards: int) -> PagedChain:
 
 def purchases(cards: int) -> Iterator[Event]:
     """Yield a month of transactions."""
-    from millrace_apps.fraud.events import Transaction
+    from millrace_apps.fraud.contracts.events import Transaction
     from millrace_apps.generators.fraud import FraudProfile, simulate
 
     events = cards * _PURCHASES

@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from millrace.host.memory_chain import MemoryChain
-from millrace_apps.clickstream.events import INPUTS
-from millrace_apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
-from millrace_apps.clickstream.offers import OUTCOME_MS
-from millrace_apps.clickstream.pipeline import topology
+from millrace_apps.clickstream.contracts.events import INPUTS
+from millrace_apps.clickstream.operations.uplift import Added, uplifts
+from millrace_apps.clickstream.processes.offer_rules import Condition, OfferRule, OfferStep
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.uplift import Added, uplifts
+from millrace_apps.clickstream.state.offers import OUTCOME_MS
+from millrace_apps.clickstream.topology import topology
 from millrace_apps.generators.clickstream import ClickstreamProfile
 from millrace_apps.generators.clickstream.answers import OfferMade
 from millrace_apps.generators.clickstream.loop import ShopWorld

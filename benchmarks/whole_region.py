@@ -12,12 +12,12 @@ from typing import Any
 
 from millrace.parts.deadlines import take_due
 from millrace.time import NEVER
-from millrace_apps.ridesharing.book import Book
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.earlier import EarlierBook, EarlierCar
-from millrace_apps.ridesharing.entries import Car, Due, Ride, Wish, whole_second
-from millrace_apps.ridesharing.events import Position
-from millrace_apps.ridesharing.reconcile import is_odd
+from millrace_apps.ridesharing.contracts.events import Position
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.reconcile import is_odd
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.earlier import EarlierBook, EarlierCar
+from millrace_apps.ridesharing.state.entries import Car, Due, Ride, Wish, whole_second
 
 
 class WholeRegion(Dispatcher):

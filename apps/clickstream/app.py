@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
-from millrace_apps.clickstream.events import Click, Consent, Customer, Erasure, Forget, ItemChange, Refund
-from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.contracts.events import (
+    Click,
+    Consent,
+    Customer,
+    Erasure,
+    Forget,
+    ItemChange,
+    Refund,
+)
 from millrace_apps.clickstream.recommend.records import Recommendation
 from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.state.offers import Offer
 
 if TYPE_CHECKING:
     from millrace.topology import Topology
@@ -33,8 +41,8 @@ def topics(settings: ClickstreamSettings) -> Topics:
 
 
 def topology(settings: ClickstreamSettings) -> Topology:
-    """Return the app's topology (see :func:`millrace_apps.clickstream.pipeline.topology`)."""
-    from millrace_apps.clickstream.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.clickstream.topology.topology`)."""
+    from millrace_apps.clickstream.topology import topology as wired
 
     return wired(settings)
 
@@ -46,8 +54,8 @@ app = App(
     topology=topology,
     topics=topics,
     demo="millrace_apps.clickstream.demo:spec",
-    dashboard="millrace_apps.clickstream.dashboard:page",
-    evaluate="millrace_apps.clickstream.evaluate_cli:app",
+    dashboard="millrace_apps.clickstream.dashboard.page:page",
+    evaluate="millrace_apps.clickstream.evaluation.cli:app",
     models="millrace_apps.clickstream.recommend.model_cli:app",
     rules="millrace_apps.clickstream.recommend.app_rules:RULES",
     serve="millrace_apps.clickstream.recommend.serve:questions",

@@ -17,9 +17,8 @@ from millrace.runtime.clock_files import read_status
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 from millrace.time import ms
-from millrace_apps.clickstream.ledger_checks import check_ledger
-from millrace_apps.clickstream.offer_checks import Consents
-from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.evaluation.ledger_checks import check_ledger
+from millrace_apps.clickstream.evaluation.offer_checks import Consents
 from millrace_apps.clickstream.recommend.checks import (
     check_clicks,
     check_read,
@@ -27,6 +26,7 @@ from millrace_apps.clickstream.recommend.checks import (
     check_stock,
 )
 from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.state.offers import Offer
 
 #: What the generator sends.
 STREAMS: Final = ("clicks", "customers", "consents", "refunds", "erasures", "items")

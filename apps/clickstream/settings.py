@@ -10,20 +10,20 @@ from pydantic import Field, field_validator, model_validator
 
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
-from millrace_apps.clickstream.activity_counts import HOUR_MS
-from millrace_apps.clickstream.bots import BotRules, Pace
-from millrace_apps.clickstream.channels import TABLE, Channels, read_channels
-from millrace_apps.clickstream.funnels import PURCHASE, Funnel
-from millrace_apps.clickstream.known import HOLDOUT, VisitorRules
-from millrace_apps.clickstream.messages import SHARDS
-from millrace_apps.clickstream.money import Rates, read_rates
-from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule, read_rules
-from millrace_apps.clickstream.orders import Orders
-from millrace_apps.clickstream.persons import Persons
-from millrace_apps.clickstream.profiles import LOOK_BACK_MS
+from millrace_apps.clickstream.contracts.messages import SHARDS
+from millrace_apps.clickstream.processes.bots import BotRules, Pace
+from millrace_apps.clickstream.processes.channels import TABLE, Channels, read_channels
+from millrace_apps.clickstream.processes.funnels import PURCHASE, Funnel
+from millrace_apps.clickstream.processes.money import Rates, read_rates
+from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule, read_rules
+from millrace_apps.clickstream.processes.orders import Orders
+from millrace_apps.clickstream.processes.persons import Persons
+from millrace_apps.clickstream.processes.rules import rules_named, zone_named
 from millrace_apps.clickstream.recommend.learned import MODEL_NAME, NextModel
 from millrace_apps.clickstream.recommend.process import Recommending
-from millrace_apps.clickstream.rules import rules_named, zone_named
+from millrace_apps.clickstream.state.activity_counts import HOUR_MS
+from millrace_apps.clickstream.state.known import HOLDOUT, VisitorRules
+from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS
 
 
 class ClickstreamTopics(Section):
@@ -112,7 +112,7 @@ class VisitorSettings(Section):
 
 
 class FunnelSettings(Section):
-    """A funnel; see :class:`millrace_apps.clickstream.funnels.Funnel`."""
+    """A funnel; see :class:`millrace_apps.clickstream.processes.funnels.Funnel`."""
 
     name: str = PURCHASE.name
     steps: tuple[str, ...] = PURCHASE.steps

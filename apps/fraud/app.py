@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from millrace.runtime.apps import App, Topic, Topics
-from millrace_apps.fraud.events import (
+from millrace_apps.fraud.contracts.events import (
     Alert,
     Authorisation,
     CardErasure,
@@ -43,8 +43,8 @@ def topics(settings: FraudSettings) -> Topics:
 
 
 def topology(settings: FraudSettings) -> Topology:
-    """Return the app's topology (see :func:`millrace_apps.fraud.pipeline.topology`)."""
-    from millrace_apps.fraud.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.fraud.topology.topology`)."""
+    from millrace_apps.fraud.topology import topology as wired
 
     return wired(settings)
 
@@ -58,7 +58,7 @@ def settle(
 
 def begin(settings: FraudSettings) -> str | None:
     """Make a key for tokens, and have the models of a registry exported, where that has never been done."""
-    from millrace_apps.fraud.tokens import make_key
+    from millrace_apps.fraud.operations.tokens import make_key
 
     registry, folder = settings.model.registry, settings.exports
     if registry and folder is not None:
@@ -70,7 +70,7 @@ def begin(settings: FraudSettings) -> str | None:
 
 def masking(settings: FraudSettings) -> CardNumbers | None:
     """Return what replaces card numbers by tokens, unless that is off."""
-    from millrace_apps.fraud.tokens import card_numbers
+    from millrace_apps.fraud.operations.tokens import card_numbers
 
     return card_numbers(settings, [Transaction, Label, Authorisation, CardErasure, Control])
 
@@ -85,11 +85,11 @@ app = App(
     masking=masking,
     begin=begin,
     demo="millrace_apps.fraud.demo:spec",
-    dashboard="millrace_apps.fraud.dashboard:page",
-    evaluate="millrace_apps.fraud.evaluate_cli:app",
-    evaluations={"fraud-loop": "millrace_apps.fraud.loop_cli:app"},
-    models="millrace_apps.fraud.model_cli:app",
-    rules="millrace_apps.fraud.app_rules:RULES",
+    dashboard="millrace_apps.fraud.dashboard.page:page",
+    evaluate="millrace_apps.fraud.evaluation.cli:app",
+    evaluations={"fraud-loop": "millrace_apps.fraud.evaluation.loop_cli:app"},
+    models="millrace_apps.fraud.operations.model_cli:app",
+    rules="millrace_apps.fraud.operations.app_rules:RULES",
     contracts={
         "transaction.v2": Transaction,
         "label.v1": Label,

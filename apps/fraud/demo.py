@@ -15,8 +15,8 @@ from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
-from millrace_apps.fraud.events import Alert, to_cents
-from millrace_apps.fraud.ledger import Ledger, read_ledger
+from millrace_apps.fraud.contracts.events import Alert, to_cents
+from millrace_apps.fraud.evaluation.ledger import Ledger, read_ledger
 from millrace_apps.fraud.settings import FraudSettings
 
 #: Kinds of transactions, and of frauds, that the generator sends.

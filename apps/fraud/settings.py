@@ -11,9 +11,9 @@ from pydantic import Field, field_validator, model_validator
 
 from millrace.runtime.settings import AppSettings, Duration, Section
 from millrace.time.durations import to_ms
-from millrace_apps.fraud.control_group import ControlGroup
-from millrace_apps.fraud.governance import BY_DEFAULT, COVERED, Governance
-from millrace_apps.fraud.known_labels import LabelRules
+from millrace_apps.fraud.operations.governance import BY_DEFAULT, COVERED, Governance
+from millrace_apps.fraud.processes.control_group import ControlGroup
+from millrace_apps.fraud.state.known_labels import LabelRules
 
 
 class FraudTopics(Section):

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 from millrace.rules import RuleEvent
 from millrace.runtime.apps import App, Topic, Topics
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
-from millrace_apps.iot_maintenance.anomalies import PointScore
-from millrace_apps.iot_maintenance.assets import Notice
-from millrace_apps.iot_maintenance.clocks import ClockOffset
-from millrace_apps.iot_maintenance.events import (
+from millrace_apps.iot_maintenance.contracts.events import (
     DATED_BY_HAND,
     Action,
     Equipment,
@@ -22,14 +19,17 @@ from millrace_apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from millrace_apps.iot_maintenance.forecasts import PointForecast
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading, Liveness, ShiftKpi
 from millrace_apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
-from millrace_apps.iot_maintenance.machine_health import MachineHealth
-from millrace_apps.iot_maintenance.orders import WorkOrder
-from millrace_apps.iot_maintenance.plant import AssetHealth
-from millrace_apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.processes.anomalies import PointScore
+from millrace_apps.iot_maintenance.processes.clocks import ClockOffset
+from millrace_apps.iot_maintenance.processes.forecasts import PointForecast
+from millrace_apps.iot_maintenance.processes.machine_health import MachineHealth
+from millrace_apps.iot_maintenance.processes.orders import WorkOrder
+from millrace_apps.iot_maintenance.processes.plant import AssetHealth
+from millrace_apps.iot_maintenance.processes.windows import AlarmKpi
 from millrace_apps.iot_maintenance.settings import IotSettings
-from millrace_apps.iot_maintenance.windows import AlarmKpi
+from millrace_apps.iot_maintenance.state.assets import Notice
 
 if TYPE_CHECKING:
     from millrace.topology import Topology
@@ -59,8 +59,8 @@ def topics(settings: IotSettings) -> Topics:
 
 
 def topology(settings: IotSettings) -> Topology:
-    """Return the app's topology (see :func:`millrace_apps.iot_maintenance.pipeline.topology`)."""
-    from millrace_apps.iot_maintenance.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.iot_maintenance.topology.topology`)."""
+    from millrace_apps.iot_maintenance.topology import topology as wired
 
     return wired(settings)
 
@@ -84,11 +84,11 @@ app = App(
     topology=topology,
     topics=topics,
     demo="millrace_apps.iot_maintenance.demo:spec",
-    dashboard="millrace_apps.iot_maintenance.dashboard:page",
+    dashboard="millrace_apps.iot_maintenance.dashboard.page:page",
     begin=begin,
     models="millrace_apps.iot_maintenance.foresight.model_cli:app",
-    evaluate="millrace_apps.iot_maintenance.evaluate_cli:app",
-    rules="millrace_apps.iot_maintenance.app_rules:RULES",
+    evaluate="millrace_apps.iot_maintenance.evaluation.cli:app",
+    rules="millrace_apps.iot_maintenance.operations.app_rules:RULES",
     contracts={
         "reading.v3": Reading,
         "status.v3": Status,

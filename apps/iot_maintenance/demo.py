@@ -16,9 +16,9 @@ from millrace.demo import DemoRun, DemoSpec
 from millrace.runtime.commands import app_rows
 from millrace.testing.world_ledger import ReadLedger, WorldTruth, read_world_ledger
 from millrace.time import NEVER, ms
-from millrace_apps.iot_maintenance import demo_causes, demo_foreseen
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
-from millrace_apps.iot_maintenance.quality import LEARN
+from millrace_apps.iot_maintenance.evaluation import demo_causes, demo_foreseen
+from millrace_apps.iot_maintenance.processes.quality import LEARN
 from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
 #: Shares of what happened that must be found: of silences; of all sensor faults, and of those of one kind.

@@ -18,15 +18,15 @@ from millrace.time import ms
 from millrace.time.durations import to_ms
 from millrace_apps.iot_maintenance.alarms.book import RuleFileError, read_rules
 from millrace_apps.iot_maintenance.alarms.schedule import zone
-from millrace_apps.iot_maintenance.anomalies import Scoring
-from millrace_apps.iot_maintenance.forecasts import Forecasting
 from millrace_apps.iot_maintenance.foresight.settings import ForesightSettings
-from millrace_apps.iot_maintenance.machine_health import Charts, read_charts
-from millrace_apps.iot_maintenance.normal import NORMAL_NAME, Registered
-from millrace_apps.iot_maintenance.process import Monitoring
-from millrace_apps.iot_maintenance.quality import Limits
-from millrace_apps.iot_maintenance.shifts import Calendar
-from millrace_apps.iot_maintenance.statuses import Regime, Statuses
+from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.machine_health import Charts, read_charts
+from millrace_apps.iot_maintenance.processes.monitor import Monitoring
+from millrace_apps.iot_maintenance.processes.normal import NORMAL_NAME, Registered
+from millrace_apps.iot_maintenance.processes.quality import Limits
+from millrace_apps.iot_maintenance.processes.shifts import Calendar
+from millrace_apps.iot_maintenance.processes.statuses import Regime, Statuses
 
 #: Alarm rules, limits and kinds of the app itself.
 DEFAULTS = Path(__file__).with_name("defaults.yaml")

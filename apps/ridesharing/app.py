@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.runtime.apps import App, Topic, Topics
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     CLOCKS,
     GATE_INPUTS,
     Answer,
@@ -20,7 +20,7 @@ from millrace_apps.ridesharing.events import (
     QuoteRequest,
     RideRequest,
 )
-from millrace_apps.ridesharing.records import Arrival, Assignment, Offer, Release, Trip, Violation
+from millrace_apps.ridesharing.contracts.records import Arrival, Assignment, Offer, Release, Trip, Violation
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 
@@ -52,8 +52,8 @@ def topics(settings: RidesharingSettings) -> Topics:
 
 
 def topology(settings: RidesharingSettings) -> Topology:
-    """Return the app's topology (see :func:`millrace_apps.ridesharing.pipeline.topology`)."""
-    from millrace_apps.ridesharing.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.ridesharing.topology.topology`)."""
+    from millrace_apps.ridesharing.topology import topology as wired
 
     return wired(settings)
 
@@ -77,11 +77,11 @@ app = App(
     topology=topology,
     topics=topics,
     demo="millrace_apps.ridesharing.demo:spec",
-    dashboard="millrace_apps.ridesharing.dashboard:page",
+    dashboard="millrace_apps.ridesharing.dashboard.page:page",
     begin=begin,
     models="millrace_apps.ridesharing.eta.model_cli:app",
-    evaluate="millrace_apps.ridesharing.evaluate_cli:app",
-    rekeying="millrace_apps.ridesharing.rekeying:by_settings",
+    evaluate="millrace_apps.ridesharing.evaluation.cli:app",
+    rekeying="millrace_apps.ridesharing.operations.rekeying:by_settings",
     contracts={
         "position.v2": Position,
         "driver_status.v2": DriverStatus,

@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from millrace.experiments.switchback import Switchback
-from millrace_apps.ridesharing.acceptance import AcceptanceConfig
-from millrace_apps.ridesharing.arrivals import ArrivalConfig
-from millrace_apps.ridesharing.income import IncomeConfig
-from millrace_apps.ridesharing.matching import Policy, Rules
-from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.processes.acceptance import AcceptanceConfig
+from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
+from millrace_apps.ridesharing.processes.income import IncomeConfig
+from millrace_apps.ridesharing.processes.matching import Policy, Rules
+from millrace_apps.ridesharing.processes.regions import Regions
 
 #: So long a request waits for word of the end of its rider's open one in another region, ms.
 HOLD_MS: Final = 20_000

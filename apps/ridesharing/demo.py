@@ -13,11 +13,11 @@ from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
 from millrace.time import ms
-from millrace_apps.ridesharing.audit import audit
-from millrace_apps.ridesharing.cli import read_table
-from millrace_apps.ridesharing.demo_arrivals import ARRIVALS, check_arrivals
-from millrace_apps.ridesharing.demo_prices import PRICES, Prices, check_prices
-from millrace_apps.ridesharing.records import Trip
+from millrace_apps.ridesharing.contracts.records import Trip
+from millrace_apps.ridesharing.evaluation.demo_arrivals import ARRIVALS, check_arrivals
+from millrace_apps.ridesharing.evaluation.demo_prices import PRICES, Prices, check_prices
+from millrace_apps.ridesharing.operations.audit import audit
+from millrace_apps.ridesharing.operations.cli import read_table
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS
 from millrace_apps.ridesharing.topic_audit.reading import read_evidence

@@ -13,14 +13,14 @@ from millrace.experiments import ExperimentError, Switchback
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
 from millrace.time import ms
 from millrace.time.durations import to_ms
-from millrace_apps.ridesharing.acceptance import AcceptanceConfig
-from millrace_apps.ridesharing.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.contracts.events import MOST_ATTEMPTS, VehicleClass
 from millrace_apps.ridesharing.eta.times import MODEL_NAME, PICKUP_NAME
-from millrace_apps.ridesharing.events import MOST_ATTEMPTS, VehicleClass
-from millrace_apps.ridesharing.income import IncomeConfig
-from millrace_apps.ridesharing.matching import Rules, Serves
-from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.processes.acceptance import AcceptanceConfig
+from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
+from millrace_apps.ridesharing.processes.income import IncomeConfig
+from millrace_apps.ridesharing.processes.matching import Rules, Serves
+from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
 
 

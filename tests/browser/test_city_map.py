@@ -15,9 +15,9 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.serve import serving, wall_clock_ms
 from millrace.runtime.settings import load_settings
-from millrace_apps.ridesharing import dashboard
 from millrace_apps.ridesharing.app import app as ridesharing
-from millrace_apps.ridesharing.dashboard_city import city
+from millrace_apps.ridesharing.dashboard import page as dashboard
+from millrace_apps.ridesharing.dashboard.city import city
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.ridesharing.tables import RidesRecords, rides_folder

@@ -25,9 +25,9 @@ from millrace.dashboard.views import Column, Point, Points, Table
 from millrace.operations.roster import Role, RosterFile
 from millrace.runtime.settings import load_settings
 from millrace.serving.gate import RateLimit
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases_store import case_view
+from millrace_apps.fraud.cases.store import case_view
+from millrace_apps.fraud.dashboard import page as dashboard
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
 from tests.unit.apps.fraud.tables import EVIL, decisions, fraud_folder, put_decisions

@@ -15,8 +15,8 @@ from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import announced_job, jobs_folder
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
+from millrace_apps.fraud.dashboard import page as dashboard
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import Look
 from tests.unit.apps.fraud.tables import fraud_folder

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from millrace.runtime.replay import Record, RecordFiles
+from millrace_apps.iot_maintenance.contracts.events import Equipment
+from millrace_apps.iot_maintenance.contracts.signals import KEYS
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, plain, run, settings_for
-from millrace_apps.iot_maintenance.events import Equipment
-from millrace_apps.iot_maintenance.signals import KEYS
 from tests.crash.killed_foresight import NORMAL, OVERRIDES, settings_in
 from tests.unit.apps.iot_maintenance.foresight_cases import HOUR, START, normal_of, publish_both, wearing
 from tests.unit.apps.iot_maintenance.test_normal import publish as publish_normal

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from millrace_apps.fraud.evaluation.history_app import HistorySettings
 from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
 from millrace_apps.fraud.evaluation.recorded import numbers, write_records
-from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.state.labels import DAY_MS
 from millrace_apps.generators.handbook import HandbookProfile, simulate_handbook
 
 pytestmark = pytest.mark.matrix  # three starts of Spark

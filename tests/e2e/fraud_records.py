@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millrace.runtime.replay import Record
-from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.contracts.events import Label, Transaction
 from millrace_apps.fraud.settings import FraudSettings
 
 

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from millrace.runtime.apps import app_version
 from millrace.testing.kafka import consume_all
-from millrace_apps.fraud.reasons import LEAST
+from millrace_apps.fraud.processes.reasons import LEAST
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences
 
 MILLRACE = (sys.executable, "-m", "millrace")

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from millrace.testing.kafka import Record, TopicFactory, produce
-from millrace_apps.fraud.events import Decision, Transaction
-from millrace_apps.fraud.feature_types import CardFeatures
-from millrace_apps.fraud.features import Features
-from millrace_apps.fraud.reasons import entity_reasons, score_of
-from millrace_apps.fraud.scoring import Thresholds, action_for, assess
+from millrace_apps.fraud.contracts.events import Decision, Transaction
+from millrace_apps.fraud.contracts.feature_types import CardFeatures
+from millrace_apps.fraud.processes.features import Features
+from millrace_apps.fraud.processes.reasons import entity_reasons, score_of
+from millrace_apps.fraud.processes.scoring import Thresholds, action_for, assess
 from millrace_apps.generators.engine import Generated
 from millrace_apps.generators.engine.message import Fault
 from millrace_apps.generators.fraud import FraudProfile, fraud_events

@@ -12,11 +12,17 @@ import pytest
 
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
-from millrace_apps.clickstream.forget import delete_rows, left_rows, requests, subject_of, wait_for_audit
-from millrace_apps.clickstream.funnels import PURCHASE, Funnel
-from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.operations.forget import (
+    delete_rows,
+    left_rows,
+    requests,
+    subject_of,
+    wait_for_audit,
+)
+from millrace_apps.clickstream.processes.funnels import PURCHASE, Funnel
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.state.known import VisitorRules
 from millrace_apps.generators.engine.simulated import Simulated
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
 from tests.unit.apps.clickstream.app_cases import Run, as_read, run_app, world

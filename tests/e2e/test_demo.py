@@ -14,7 +14,7 @@ from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
 from millrace.runtime.plans import kept_links, kept_plan
 from millrace_apps.fraud.demo import checks
-from millrace_apps.fraud.ledger import read_ledger
+from millrace_apps.fraud.evaluation.ledger import read_ledger
 from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 

@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing.kafka import TopicFactory, consume_all, produce
-from millrace_apps.fraud.cases import CaseBook
-from millrace_apps.fraud.cases_app import CaseSettings
-from millrace_apps.fraud.cases_events import AlertSeen, Case, CaseAct, CaseLabel, Disposition, QueueEntry
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.events import Control
+from millrace_apps.fraud.cases.app import CaseSettings
+from millrace_apps.fraud.cases.book import CaseBook
+from millrace_apps.fraud.cases.events import AlertSeen, Case, CaseAct, CaseLabel, Disposition, QueueEntry
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.contracts.events import Control
 from tests.e2e.fraud_runs import MILLRACE, Command
 from tests.unit.apps.fraud.case_book_cases import HOUR, alert, history
 

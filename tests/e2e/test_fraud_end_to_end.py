@@ -16,7 +16,7 @@ from millrace.privacy.fields import treatments
 from millrace.privacy.keys import read_ring
 from millrace.privacy.masking import Masker
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
-from millrace_apps.fraud.events import Control, Transaction
+from millrace_apps.fraud.contracts.events import Control, Transaction
 from millrace_apps.generators.engine import Generated
 from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from millrace_apps.generators.payments import PaymentsProfile, simulate

@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 from millrace.models.exports import Exports
 from millrace.models.learner import Workshop
 from millrace.models.serving import ServedModel
-from millrace_apps.fraud.cli import app
-from millrace_apps.fraud.features import Features
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.learner import LEARNER
 from millrace_apps.fraud.model.live import ENTITIES, LIVE_COLUMNS, LIVE_NAME, LIVE_READER, UNKNOWN
+from millrace_apps.fraud.operations.cli import app
+from millrace_apps.fraud.processes.features import Features
+from millrace_apps.fraud.state.labels import DAY_MS
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from millrace.cli import build
 from millrace.privacy.keys import read_ring
 from millrace.testing.kafka import Record, TopicFactory, produce
-from millrace_apps.fraud.events import CardErasure
+from millrace_apps.fraud.contracts.events import CardErasure
 from tests.e2e.fraud_runs import run_to_end, table
 from tests.e2e.fraud_stream import FraudTopics
 from tests.unit.apps.fraud.cases import MINUTE, START_MS, transaction

@@ -11,7 +11,7 @@ import pytest
 from millrace.runtime.replay import run_records
 from millrace.runtime.settings import load_settings
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.contracts.events import Label, Transaction
 from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_records import in_batches
 from tests.unit.apps.fraud.cases import DAY

@@ -21,11 +21,11 @@ from millrace.models.manifest import BrokenModel
 from millrace.models.places import default_uri
 from millrace.models.registry import Registry
 from millrace.models.serving import ServedModel
-from millrace_apps.fraud.cli import app
 from millrace_apps.fraud.handbook.events import PaymentFeatures
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import INPUTS
 from millrace_apps.fraud.model.learner import LEARNER
+from millrace_apps.fraud.operations.cli import app
+from millrace_apps.fraud.state.labels import DAY_MS
 
 pytestmark = pytest.mark.matrix  # MLflow takes ten seconds to be imported, and twenty to make its tables
 

@@ -20,10 +20,10 @@ from millrace.rules import PublishRule
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import TopicFactory, consume_all
 from millrace_apps.generators.iot import IotProfile, simulate
-from millrace_apps.iot_maintenance.events import Action, Status
-from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.contracts.events import Action, Status
+from millrace_apps.iot_maintenance.contracts.signals import INPUTS, KEYS
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
 from millrace_apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
-from millrace_apps.iot_maintenance.signals import INPUTS, KEYS
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
 
 START = 1_767_261_600_000

@@ -14,12 +14,12 @@ from confluent_kafka import Producer
 
 from millrace.experiments import Switchback
 from millrace.testing.kafka import TopicFactory, consume_all
-from millrace_apps.ridesharing.events import GATE_INPUTS
-from millrace_apps.ridesharing.fleet import Fleet
-from millrace_apps.ridesharing.replay import Faults, Replay, run_replay
-from millrace_apps.ridesharing.replay_report import Plan
+from millrace_apps.ridesharing.contracts.events import GATE_INPUTS
+from millrace_apps.ridesharing.evaluation.fleet import Fleet
+from millrace_apps.ridesharing.evaluation.replay import Faults, Replay, run_replay
+from millrace_apps.ridesharing.evaluation.replay_report import Plan
+from millrace_apps.ridesharing.evaluation.willing import Willing
 from millrace_apps.ridesharing.settings import RidesTopics
-from millrace_apps.ridesharing.willing import Willing
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
 from tests.unit.apps.ridesharing.test_audit import START, line_of_requests
 

@@ -12,8 +12,8 @@ import pytest
 
 from millrace.kafka.admin import delete_topics
 from millrace.testing.kafka import Record, TopicFactory, produce
-from millrace_apps.ridesharing.events import INPUTS, SetPair, key_of
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.contracts.events import INPUTS, SetPair, key_of
+from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS
 from tests.broken import Row

@@ -20,7 +20,7 @@ from millrace.errors import UserError
 from millrace.kafka.admin import end_offsets
 from millrace.testing.kafka import TopicFactory, consume_all
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators import domains
 from millrace_apps.generators.cli import app
 from millrace_apps.generators.engine.disturb import Disturbances, partition_of

@@ -24,7 +24,7 @@ _CHECKS_FAIL: Final = (
 MUTANTS: Final = (
     Mutant(
         "clickstream: what is put into carts by the hour is that of all days",
-        f"{_APP}/counters.py",
+        f"{_APP}/processes/counters.py",
         "    for pane in panes_between(shard.added, end - 24 * _HOUR, end, _HOUR):\n",
         "    for pane in shard.added.values():\n",
         "items from view to purchase",
@@ -32,7 +32,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a profile's row that was due has what came after it in its batch",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "        if due is None or due >= ctx.event_time:\n",
         "        if due is None or due:\n",
         "rows of profiles do not hang on cuts",
@@ -40,7 +40,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the hour before is the hour of now",
-        f"{_APP}/dashboard_periods.py",
+        f"{_APP}/dashboard/periods.py",
         "    before = rows.filter((start > newest - 2 * length) & (start <= newest - length))\n",
         "    before = now\n",
         "figures beside those of the time before",
@@ -48,7 +48,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a margin is a share of what its costs are not known of",
-        f"{_APP}/dashboard_periods.py",
+        f"{_APP}/dashboard/periods.py",
         "        share = ratio(margin, net) if known == orders else None\n",
         "        share = ratio(margin, net)\n",
         "margins of days",
@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the page reads all sessions there ever were",
-        f"{_APP}/dashboard_data.py",
+        f"{_APP}/dashboard/data.py",
         '    return table.lately("start_ms", LATELY_MS, SESSION)\n',
         "    return table.all(_SESSION)\n",
         "the page does not read the whole table of sessions",
@@ -64,7 +64,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a funnel's time begins with the first view of a session",
-        f"{_APP}/funnels.py",
+        f"{_APP}/processes/funnels.py",
         "        if len(done) == len(funnel.steps):\n            break\n",
         "        break\n",
         "funnels begin wherever they lead furthest",
@@ -72,7 +72,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: two sessions that become one keep all times of their steps",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "            every = every_ms.get(step, 0)\n",
         "            every = 0\n",
         "steps of sessions in any order",
@@ -80,7 +80,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: sessions keep their numbers after a merge",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "            if session.number != number:\n",
         "            if False:\n",
         "sessions are numbered without gaps",
@@ -88,7 +88,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the profile of who has gone stays as it was",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "                ctx.timers.at(ctx.event_time + self._profile_every_ms, _STALE)\n",
         "                pass\n",
         "profiles have a final write",
@@ -96,7 +96,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: only the shortest horizon finds bots",
-        f"{_APP}/bots.py",
+        f"{_APP}/processes/bots.py",
         "            if sums[pace.within_ms][0] >= pace.events:\n",
         "            if False:\n",
         "bots by rate over several horizons",
@@ -104,7 +104,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who searches is a bot for looking at much",
-        f"{_APP}/bots.py",
+        f"{_APP}/processes/bots.py",
         "            if clicks >= rules.alone and not others:\n",
         "            if clicks >= rules.alone:\n",
         "views and nothing else are a bot's",
@@ -112,7 +112,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: pauses like a clock's are a person's",
-        f"{_APP}/bots.py",
+        f"{_APP}/processes/bots.py",
         "        return total > 0 and varied <= (rules.spread * total) ** 2\n",
         "        return False\n",
         "bots by regularity",
@@ -120,7 +120,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: horizons have no end",
-        f"{_APP}/bots.py",
+        f"{_APP}/processes/bots.py",
         "        forget_panes(panes, max(panes) - PANES + 1)\n",
         "",
         "rates within horizons, in bounded state",
@@ -128,7 +128,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a horizon of a day is forgotten with the session",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "        if due is None and not seen and timer.at < counted:\n",
         "        if False:\n",
         "long horizons outlive sessions",
@@ -136,7 +136,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who comes back from paying was brought by the bank",
-        f"{_APP}/channels.py",
+        f"{_APP}/processes/channels.py",
         "        if any(end in self.returns for end in _ends(host)):\n            return None\n",
         "",
         "providers of payment are no touch",
@@ -144,7 +144,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the shop brings its own visitors",
-        f"{_APP}/channels.py",
+        f"{_APP}/processes/channels.py",
         "        if not host or _same_site(host, _host(event.page_url)) or",
         "        if not host or",
         "self-referrals are no touch",
@@ -152,7 +152,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: landings by a click id alone are direct",
-        f"{_APP}/channels.py",
+        f"{_APP}/processes/channels.py",
         "            return label_of(marked[0], medium or marked[1], campaign)\n",
         "            return None\n",
         "click ids tell of a landing",
@@ -160,7 +160,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: referrers say nothing",
-        f"{_APP}/channels.py",
+        f"{_APP}/processes/channels.py",
         "        return None if came is None else label_of(*came, None)\n",
         "        return None\n",
         "referrers tell of a landing",
@@ -168,7 +168,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: whoever has a known name in front is it",
-        f"{_APP}/channels.py",
+        f"{_APP}/processes/channels.py",
         "    country = 2 if len(labels) > 2 and labels[-2] in _SECOND_LEVELS else 1\n",
         "    country = 2 if len(labels) > 2 else 1\n",
         "hosts are told by their ends",
@@ -176,7 +176,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an order is brought by whatever came before it, however long ago",
-        f"{_APP}/profiles.py",
+        f"{_APP}/state/profiles.py",
         "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
         "        last = max((t for t in lasts if t.at_ms <= at), default=None)\n",
         "touches look back so far",
@@ -184,7 +184,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: all touches of a shared browser are of whoever buys",
-        f"{_APP}/known.py",
+        f"{_APP}/state/known.py",
         "        return [(at, by) for at, by, name in self._all_touches() if (name or whose(at)) == owner]\n",
         "        return [(at, by) for at, by, _ in self._all_touches()]\n",
         "touches are split as accounts are",
@@ -192,7 +192,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who has lost a touch to another is not told",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "            self._touched_again(brought, user, known, ctx)\n",
         "            pass\n",
         "touches are split as accounts are",
@@ -200,7 +200,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of an order the telling holds that came first",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "        if _first(told) < _first(order):\n",
         "        if False:\n",
         "orders do not hang on the order of events",
@@ -208,7 +208,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of a refund told twice the one holds that came last",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "        if known is not None and known <= refund:\n",
         "        if known is not None and known == refund:\n",
         "orders do not hang on the order of refunds",
@@ -216,7 +216,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a book keeps what an order said of it before",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "            change.subtract(before.get(name, {}))\n",
         "",
         "books of days add up their orders",
@@ -224,7 +224,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who cancels an order pays its shipping",
-        f"{_APP}/order_money.py",
+        f"{_APP}/state/order_money.py",
         "        shipping_back = max(shipping_back, order.shipping)\n",
         "",
         "what is left of cancelled orders",
@@ -232,7 +232,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: refunds whose tax is not told have none",
-        f"{_APP}/order_money.py",
+        f"{_APP}/state/order_money.py",
         "    return order.tax - told - share\n",
         "    return order.tax - told\n",
         "margins",
@@ -240,7 +240,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what came back still costs the shop",
-        f"{_APP}/order_money.py",
+        f"{_APP}/state/order_money.py",
         "    left = sum((line.cost or 0) * (line.quantity - taken)",
         "    left = sum((line.cost or 0) * (line.quantity - 0 * taken)",
         "margins",
@@ -248,7 +248,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: refunds in another currency are taken at par",
-        f"{_APP}/order_money.py",
+        f"{_APP}/state/order_money.py",
         "    return cents if cents < 0 else (2 * cents * theirs + own) // (2 * own)\n",
         "    return cents\n",
         "refunds in another currency",
@@ -256,7 +256,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the newest rate holds for all orders",
-        f"{_APP}/money.py",
+        f"{_APP}/processes/money.py",
         "        place = bisect_right(since, at_ms)\n",
         "        place = len(since)\n",
         "orders are worth what their currency was then",
@@ -264,7 +264,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an order told of earlier counts in both sessions",
-        f"{_APP}/visitor_told.py",
+        f"{_APP}/processes/visitor_told.py",
         "            self._unbuy(before, known, ctx)\n",
         "",
         "an order counts once",
@@ -272,7 +272,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an order told of earlier is sold at both times",
-        f"{_APP}/visitor_told.py",
+        f"{_APP}/processes/visitor_told.py",
         'item, category, "sold", -pieces, -cents',
         'item, category, "sold", 0, 0',
         "an order counts once on the boards",
@@ -280,7 +280,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a purchase too late for its session is no order",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "                self._order(event, ctx)  # of an order it can\n",
         "                pass\n",
         "orders are never too late",
@@ -288,7 +288,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an attribution keeps the first value that it was told",
-        f"{_APP}/attributions.py",
+        f"{_APP}/processes/attributions.py",
         "        elif order.valued is None or event.revision > order.valued[0]:\n",
         "        elif order.valued is None:\n",
         "attributions are net of what came back",
@@ -296,7 +296,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an order told again empties the cart again",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "        if step.order_id and step.order_id in self.orders:\n",
         "        if False:\n",
         "carts that were left",
@@ -304,7 +304,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who has bought something else is offered something for the cart",
-        f"{_APP}/offering.py",
+        f"{_APP}/processes/offering.py",
         '        elif event.kind == "abandoned" and event.since_ms <= state.bought_ms:\n',
         "        elif False:\n",
         "offers to who has gone",
@@ -312,7 +312,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the check of margins forgets the costs of what came back",
-        f"{_APP}/order_checks.py",
+        f"{_APP}/evaluation/order_checks.py",
         "sum(cost * (many - back[item])",
         "sum(cost * (many - 0 * back[item])",
         "margins of orders in the demo",
@@ -320,7 +320,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the check of books compares nothing",
-        f"{_APP}/order_checks.py",
+        f"{_APP}/evaluation/order_checks.py",
         '        same("books of days add up their orders", expected, found,',
         '        same("books of days add up their orders", found, found,',
         "the check of books",
@@ -328,7 +328,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a browser's timer is never brought forward",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "        ctx.timers.bring_forward(due, TICK)\n",
         "        if ctx.timers.pending(TICK) is None:\n            ctx.timers.at(due, TICK)\n",
         "sessions end when their pause is over",
@@ -336,7 +336,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the funnels keep the arm of a browser whose person is known now",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "            if session.number:  # it is over",
         "            if False:  # it is over",
         "rows of the funnels hang on events alone",
@@ -347,7 +347,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a logout says nothing",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "                self._seen(at + 1, NOBODY, event.event_id, known, ctx)\n",
         "                pass\n",
         "after a logout views are nobody's",
@@ -355,7 +355,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who came late to a shared browser is there now",
-        f"{_APP}/ownership.py",
+        f"{_APP}/state/ownership.py",
         "        return self.marks[-1][1] if self.marks else self.base\n",
         "        return self.latest or self.base\n",
         "whose a browser is hangs on the times of events",
@@ -363,7 +363,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: marks are dropped that a session still asks for",
-        f"{_APP}/known.py",
+        f"{_APP}/state/known.py",
         "        settled = min([horizon_ms, *(session.start_ms - 1 for session in changing)])\n",
         "        settled = horizon_ms\n",
         "a session is of who was there in it",
@@ -371,7 +371,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what was done before a login stays with the browser, too",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "        known.part, known.carts = None, []\n\n    def _own_again",
         "        known.carts = []\n\n    def _own_again",
         "what was done before a login is one account's",
@@ -379,7 +379,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what came with a browser stays on the account",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "                if person.parts.pop(event.visitor, None) is not None:\n",
         "                if False:\n",
         "what came with a browser goes with it",
@@ -387,7 +387,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cart's owner of later is told of earlier",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "        learned = self.owner and self.owner_ms <= at_ms and person",
         "        learned = self.owner and person",
         "what is told of a cart does not hang on batches",
@@ -395,7 +395,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a session that was merged comes back with a login",
-        f"{_APP}/visitor_sessions.py",
+        f"{_APP}/processes/visitor_sessions.py",
         "        known.past = [past for past in known.past if past.start_ms != session.written_ms]\n",
         "",
         "no row of a session that is none any more",
@@ -403,7 +403,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a browser's timer does not follow its sessions at all",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "        self._wake(known, ctx)\n",
         "",
         "sessions end when their pause is over",
@@ -411,7 +411,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the timer of bare clicks is never brought forward",
-        f"{_APP}/sessionize.py",
+        f"{_APP}/processes/sessionize.py",
         "        if due is not None:\n            ctx.timers.bring_forward",
         "        if due is not None and ctx.timers.pending(_CLOSE) is None:\n            ctx.timers.at",
         "sessions of bare clicks end when their pause is over",
@@ -419,7 +419,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: bare clicks that merge sessions leave the rows of both",
-        f"{_APP}/sessionize.py",
+        f"{_APP}/processes/sessionize.py",
         "            if gone.written:\n                self._withdraw(book, gone, ctx)\n",
         "            if gone.written:\n                pass\n",
         "sessions that are part of another are taken back",
@@ -427,7 +427,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what was sent days late is of a session",
-        f"{_APP}/snowplow.py",
+        f"{_APP}/processes/snowplow.py",
         "    if late is not None and event.sent_ms - event.created_ms > late:\n",
         "    if late is None and event.sent_ms - event.created_ms > 0:\n",
         "the tracker's rules",
@@ -435,7 +435,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a tracker's session that was quarantined begins anew",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "        return None if name_of(client) in self.gone else self._open(at_ms, client)\n",
         "        return self._open(at_ms, client)\n",
         "the tracker's rules",
@@ -443,7 +443,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a page left open makes state that grows",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "            del self.buckets[MOST_BEATS:], self.ping_pages[MOST_BEATS:]\n",
         "",
         "sessions are bounded",
@@ -451,7 +451,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: heartbeats of several pages are one",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "    return bucket << 32 | page\n",
         "    return bucket << 32\n",
         "attention",
@@ -459,7 +459,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: sessions are never final",
-        f"{_APP}/visitor_sessions.py",
+        f"{_APP}/processes/visitor_sessions.py",
         '"merged" if deleted else session.closed, bool(session.closed) and not deleted,',
         '"merged" if deleted else session.closed, False,',
         "sessions that are over are told as final",
@@ -467,7 +467,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a pause of exactly the gap ends a session",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "        sessions, gap = self.sessions, rules.gap_ms or 0\n",
         "        sessions, gap = self.sessions, (rules.gap_ms or 1) - 1\n",
         "sessions merge at exactly the gap",
@@ -478,7 +478,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a session that ends now waits a millisecond",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "            if not session.closed and over <= watermark:\n",
         "            if not session.closed and over < watermark:\n",
         "sessions end when their pause is over",
@@ -488,7 +488,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: merged sessions lose their events",
-        f"{_APP}/sessions.py",
+        f"{_APP}/state/sessions.py",
         "        self.events += later.events\n",
         "",
         "a merged session has the events of all",
@@ -499,7 +499,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an event too late for its session is lost",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "            self.known.value = fresh\n            self.emit_late(event, ctx)\n",
         "            self.known.value = fresh\n",
         "what comes too late is put aside",
@@ -507,7 +507,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a repeat counts again",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "            mark = seen.get(identity)\n",
         "            mark = None\n",
         "repeats change nothing",
@@ -518,7 +518,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: whatever has a known id is a repeat",
-        f"{_APP}/known.py",
+        f"{_APP}/state/known.py",
         "    return not known or known == content % _CONTENTS + 1\n",
         "    return True\n",
         "something else under a known id is told",
@@ -529,7 +529,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a person as fast as the limit is a bot",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         "        return times[-1] - times[0] < self._rules.rate_ms\n",
         "        return times[-1] - times[0] <= self._rules.rate_ms\n",
         "bots are told from people",
@@ -537,7 +537,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: bots are people",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         '            session.bot = "user_agent" if crawler else known.bot\n',
         '            session.bot = ""\n',
         "bots are found",
@@ -545,7 +545,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a browser that is forgotten stays",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "        self.known.clear()\n        self.erased.value = Supp",
         "        self.erased.value = Supp",
         "erasure leaves no state",
@@ -553,7 +553,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a withdrawal stands in the audit as a consent",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         "answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),",
         "answer.consent_id, ctx.key, answer.user_id, True, names(answer.bits),",
         "withdrawals are audited",
@@ -561,7 +561,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of two answers the one that came last holds",
-        f"{_APP}/consent.py",
+        f"{_APP}/state/consent.py",
         "        insort(self.answers, answer, key=order_of)\n",
         "        self.answers.append(answer)\n",
         "what was said last holds",
@@ -569,7 +569,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an answer of long ago takes back a newer one",
-        f"{_APP}/consent.py",
+        f"{_APP}/state/consent.py",
         "if answer.bits & bit and (newer or not said[place]):",
         "if answer.bits & bit:",
         "also of answers that are not kept any more",
@@ -577,7 +577,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: rows of consent stay as they were first told",
-        f"{_APP}/consent.py",
+        f"{_APP}/state/consent.py",
         "return [step for step in self.steps() if known.get(step.answer) != step]",
         "return [step for step in self.steps() if step.answer is answer]",
         "rows hang on the answers alone",
@@ -585,7 +585,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a click and an answer with one id are taken for one",
-        f"{_APP}/visitor.py",
+        f"{_APP}/processes/visitor.py",
         '            identity = f"consent {identity}"  # a click may have the same, and is something else\n',
         "            pass\n",
         "a withdrawal counts whatever its id",
@@ -593,7 +593,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of one moment a grant holds against a withdrawal",
-        f"{_APP}/registers.py",
+        f"{_APP}/state/registers.py",
         "        entry, news = (at_ms, not granted), 0\n",
         "        entry, news = (at_ms, bool(granted)), 0\n",
         "withdrawals hold",
@@ -601,7 +601,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a withdrawal holds in its own browser alone",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "        news = register.take(event.bits, event.at_ms, event.granted)\n",
         "        news = 0 * register.take(0, event.at_ms, event.granted)\n",
         "consent is a person's",
@@ -609,7 +609,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what is done before leave was given counts once it is given",
-        f"{_APP}/known.py",
+        f"{_APP}/state/known.py",
         "        return self.consent if self.answers is None else self.answers.at(at_ms)\n",
         "        return self.consent\n",
         "consent is of its moment",
@@ -617,7 +617,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: offers do not hear of an older answer that comes later",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "        said[at_ms] = max(said.get(at_ms, 0), 2 * revision + granted)\n",
         "        said.setdefault(at_ms, 2 * revision + granted)\n",
         "consent in any order",
@@ -625,7 +625,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a profile stays when its person takes consent back",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "        if after & STITCH and not before & STITCH:\n",
         "        if after & STITCH and before & STITCH:\n",
         "consent",
@@ -633,7 +633,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: late events bring back whom nobody may know",
-        f"{_APP}/suppression.py",
+        f"{_APP}/state/suppression.py",
         "    return erased is not None and at_ms <= erased.at_ms\n",
         "    return erased is not None and at_ms > 1 << 62\n",
         "erasure holds",
@@ -641,7 +641,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: carts are never left",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "            idle = after is None or after - step.at_ms > timeout_ms\n",
         "            idle = after is not None and after < step.at_ms\n",
         "carts that are left are told",
@@ -649,7 +649,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a pause of exactly the timeout leaves a cart",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "            idle = after is None or after - step.at_ms > timeout_ms\n",
         "            idle = after is None or after - step.at_ms >= timeout_ms\n",
         "when a cart is left",
@@ -657,7 +657,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cart is left after it was bought",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "        self.items = {}\n        return 0\n",
         "        self.items = {}\n        return cents\n",
         "carts that were bought are not left",
@@ -665,7 +665,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: refunds are ignored",
-        f"{_APP}/attributions.py",
+        f"{_APP}/processes/attributions.py",
         "                order.refunds.setdefault(event.refund_id, event.cents)\n",
         "                order.refunds.setdefault(event.refund_id, 0)\n",
         "what is left of orders of an earlier version",
@@ -673,7 +673,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an order is attributed to what came after it",
-        f"{_APP}/profiles.py",
+        f"{_APP}/state/profiles.py",
         "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
         "        last = max((t for t in lasts if at - look_back_ms < t.at_ms), default=None)\n",
         "the last touch before an order",
@@ -685,7 +685,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: an erased profile stays",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "profile_row(ctx.key, person, deleted=True)",
         "profile_row(ctx.key, person)",
         "erasure takes the profile",
@@ -693,7 +693,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of equals on a board any may be first",
-        f"{_APP}/boards.py",
+        f"{_APP}/processes/boards.py",
         "key=lambda e: (-e[1], e[0]))[:places]",
         "key=lambda e: -e[1])[:places]",
         "boards hang on their events alone",
@@ -704,7 +704,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: caps of offers are ignored",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "if sum(at_ms - t < one.cap_ms for t in times(offer.rule)) < one.rule.cap:\n",
         "if times(offer.rule) is not None:\n",
         "offers are capped",
@@ -712,7 +712,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: every offer is sent fifty times",
-        f"{_APP}/offering.py",
+        f"{_APP}/processes/offering.py",
         "            ctx.emit(offer)\n",
         "            for _ in range(50):\n                ctx.emit(offer)\n",
         "offers are made once",
@@ -720,7 +720,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: offers are made after consent was withdrawn",
-        f"{_APP}/offering.py",
+        f"{_APP}/processes/offering.py",
         "if not isinstance(event, Shopping) or state.forbids(event.visitor, event.at_ms):",
         "if not isinstance(event, Shopping):",
         "consent",
@@ -731,7 +731,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: the control arm gets the offer",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "        arm = one.experiment.arm(event.person)\n",
         '        arm = "offer"\n',
         "what an offer does can be seen",
@@ -739,7 +739,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a board of sources shows one shard",
-        f"{_APP}/counters.py",
+        f"{_APP}/processes/counters.py",
         'yield from _told(name, f"sources.{number}/1h", counts, end, _HOUR)',
         'yield from _told(number, f"sources.{number}/1h", counts, end, _HOUR)',
         "boards add up all shards",
@@ -750,7 +750,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of one instant what was done counts before whose browser it is",
-        f"{_APP}/messages.py",
+        f"{_APP}/contracts/messages.py",
         'tag="does")',
         'tag="activity")',
         "what a profile is made of does not hang on names",
@@ -761,7 +761,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cart that is to be forgotten is taken for a browser",
-        f"{_APP}/visitor_identity.py",
+        f"{_APP}/processes/visitor_identity.py",
         '        if subject.startswith("c:"):\n',
         '        if subject.startswith("cart:"):\n',
         "carts are forgotten",
@@ -769,7 +769,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: late events that name a person stay",
-        f"{_APP}/forget.py",
+        f"{_APP}/operations/forget.py",
         'if subject.is_named(row["event"], fields)]',
         'if not subject.is_named(row["event"], fields)]',
         "late events are forgotten with their person",
@@ -777,7 +777,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who is in the hold-out gets offers",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "experiment_of(rule, holdout))",
         "experiment_of(rule, 0.0 * holdout))",
         "the hold-out is offered nothing",
@@ -789,7 +789,7 @@ MUTANTS: Final = (
     # -- the checks of the demo
     Mutant(
         "clickstream's checks: sessions are compared with themselves",
-        f"{_APP}/ledger_checks.py",
+        f"{_APP}/evaluation/ledger_checks.py",
         'same("sessions that are over", whole, found,',
         'same("sessions that are over", found, found,',
         "the demo sees that sessions are missing",
@@ -797,7 +797,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: carts are compared with themselves",
-        f"{_APP}/ledger_checks.py",
+        f"{_APP}/evaluation/ledger_checks.py",
         'same("carts that were left", expected, found,',
         'same("carts that were left", expected, expected,',
         "the demo sees that carts are missing",
@@ -805,7 +805,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: orders that are missing are left out",
-        f"{_APP}/ledger_checks.py",
+        f"{_APP}/evaluation/ledger_checks.py",
         'same("conversions: orders and their value", expected, found)',
         'same("conversions: orders and their value", expected & found, found)',
         "the demo sees that orders are missing",
@@ -813,7 +813,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: no offer is made at all",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "            if found:\n                made.append(",
         "            if found and made:\n                made.append(",
         "offers are made",
@@ -821,7 +821,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: caps and cool-downs are ignored",
-        f"{_APP}/offers.py",
+        f"{_APP}/state/offers.py",
         "if one is None or (last_ms and at_ms - last_ms < one.cool_ms):\n                continue\n",
         "if one is not None:\n                return offer\n",
         "offers are capped",
@@ -829,7 +829,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: refunds are not taken off",
-        f"{_APP}/order_money.py",
+        f"{_APP}/state/order_money.py",
         "    refunded = sum(refund.cents for refund",
         "    refunded = sum(0 * refund.cents for refund",
         "refunds",
@@ -837,7 +837,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: outcomes of offers are never told",
-        f"{_APP}/offering.py",
+        f"{_APP}/processes/offering.py",
         "            for outcome in self._book.bought(state, event):\n",
         "            for outcome in self._book.bought(state, event)[:0]:\n",
         "what came of an offer",
@@ -869,7 +869,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what offers bring about stands in no check",
-        f"{_APP}/answer_checks.py",
+        f"{_APP}/evaluation/answer_checks.py",
         '        if first is not None and first == truth.detail["order_id"]:\n',
         "        if False:\n",
         "the demo says whether answers reach the outcomes",
@@ -959,7 +959,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: lists go to who allows nothing",
-        f"{_APP}/visitor_told.py",
+        f"{_APP}/processes/visitor_told.py",
         "if self._rules.recommends and may_stitch(consent):",
         "if self._rules.recommends:",
         "without consent there is no list",
@@ -1000,7 +1000,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what a first account took along goes to the second, too",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "if t > state.handed_ms])",
         "if t])",
         "offers in a browser count for one account",
@@ -1008,7 +1008,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a browser that is parted still counts",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "gone = state.brought.pop(event.visitor, None)",
         "gone = state.brought.get(visitor)",
         "caps part with the browser",
@@ -1016,7 +1016,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cool-down ends with the login",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "all_ = (made for made in (self.made, *self.brought.values()))",
         "all_ = (made for made in (self.made,))",
         "cool-downs over all browsers",
@@ -1024,7 +1024,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cap begins anew with the login",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "*(t for made in self.brought.values() for t in made.get(rule, ()))]",
         "]",
         "caps over all browsers",
@@ -1032,7 +1032,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cool-down longer than a cap's time is not handed on",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "            made[ANY] = [state.last_ms]",
         "            pass",
         "cool-downs over all browsers",
@@ -1040,7 +1040,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of more browsers than are told apart the oldest is forgotten",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "                state.made[rule] = sorted([*state.made.get(rule, ()), *times])",
         "                pass",
         "what was offered in many browsers counts",
@@ -1048,7 +1048,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: nobody's browser is offered everything",
-        f"{_APP}/caps.py",
+        f"{_APP}/state/caps.py",
         "        if nobody:\n",
         "        if not nobody and not found:\n",
         "caps of browsers that nobody is known by",
@@ -1056,7 +1056,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: nobody is told that a browser was parted",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "                if self._merges_caps:\n                    ctx.emit(CapsBack",
         "                if False:\n                    ctx.emit(CapsBack",
         "caps part where consent is withdrawn",
@@ -1064,7 +1064,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a withdrawal of consent forgets carts",
-        f"{_APP}/persons.py",
+        f"{_APP}/processes/persons.py",
         "            for cart in person.carts:\n                ctx.output(self.forget",
         "        for cart in person.carts:\n            if True:\n                ctx.output(self.forget",
         "carts are counted without consent",
@@ -1072,7 +1072,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream's checks: what a browser has brought along counts before the login",
-        f"{_APP}/offer_checks.py",
+        f"{_APP}/evaluation/offer_checks.py",
         "if one.from_ms <= at_ms and (",
         "if (",
         "caps over all browsers",
@@ -1080,7 +1080,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what somebody alone has searched for is told",
-        f"{_APP}/counters.py",
+        f"{_APP}/processes/counters.py",
         "if len(by[term]) >= LEAST_SEARCHING",
         "if n >= LEAST_SEARCHING",
         "seldom searches are not told",
@@ -1088,7 +1088,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what was bought is in the cart that is left next",
-        f"{_APP}/carts.py",
+        f"{_APP}/processes/carts.py",
         "        self.items = {}\n        return 0\n",
         "        return 0\n",
         "what was in a cart that was left",
@@ -1096,7 +1096,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cart that was left twice counts its items twice",
-        f"{_APP}/dashboard.py",
+        f"{_APP}/dashboard/page.py",
         'row["cart_id"]: row.get("items") or () for row',
         'str(row): row.get("items") or () for row',
         "items in carts that were left",

@@ -10,8 +10,8 @@ _TESTS: Final = ("tests/unit/apps/clickstream/test_person_funnels.py",)
 _LISTS: Final = ("tests/unit/generators/test_clickstream_loop.py",)
 _CAPS: Final = ("tests/unit/apps/clickstream/test_caps.py",)
 _INDEX: Final = ("tests/unit/apps/clickstream/test_recommend.py",)
-_FILE: Final = "apps/clickstream/person_funnels.py"
-_BROWSER: Final = "apps/clickstream/marks.py"
+_FILE: Final = "apps/clickstream/processes/person_funnels.py"
+_BROWSER: Final = "apps/clickstream/state/marks.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "persons: what was done in a browser stays when consent goes there",
-        "apps/clickstream/visitor_identity.py",
+        "apps/clickstream/processes/visitor_identity.py",
         "        if self._marks:\n            self._unmark(marked, known, ctx)\n",
         "",
         "where a browser parts its steps go",
@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "persons: ways are settled while a browser may still tell of them",
-        "apps/clickstream/person_ways.py",
+        "apps/clickstream/processes/person_ways.py",
         "ctx.watermark - self._unsettled_ms",
         "ctx.watermark + 3_600_000",
         "what is over for good is so after all that may change it",
@@ -64,7 +64,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "persons: who asks to be forgotten keeps ways",
-        "apps/clickstream/persons.py",
+        "apps/clickstream/processes/persons.py",
         "        self._no_ways(event.at_ms, person.register, ctx)\n",
         "",
         "an erased account has no row",
@@ -72,7 +72,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "persons: an order that an earlier event tells of is bought twice",
-        "apps/clickstream/visitor.py",
+        "apps/clickstream/processes/visitor.py",
         'self._marks.drop(known, was.at_ms, "purchase")',
         "pass",
         "of an order the earliest event tells",
@@ -96,7 +96,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "caps: an account keeps the name of a browser that is forgotten",
-        "apps/clickstream/visitor_identity.py",
+        "apps/clickstream/processes/visitor_identity.py",
         '            ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))\n',
         "            pass\n",
         "no state of others names a forgotten browser",

@@ -29,7 +29,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what is usual at a terminal is not asked",
-        f"{_APP}/known_labels.py",
+        f"{_APP}/state/known_labels.py",
         "        return count < KNOWN_FROM or amount > self.high_ratio * total / count\n",
         "        return True\n",
         "frauds of usual amounts are a run of their terminal",
@@ -39,7 +39,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a condition within a window is not asked",
-        f"{_APP}/kinds.py",
+        f"{_APP}/state/kinds.py",
         "            good = {number for number, kind in enumerate(known) if holds(kind)}\n",
         "            good = set(range(len(known)))\n",
         "windows over chosen purchases",
@@ -47,7 +47,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a payment that was declined counts for ever",
-        f"{_APP}/authorised.py",
+        f"{_APP}/processes/authorised.py",
         "row[3] & 3 == _DECLINED and after < row[3] >> 2 <= until",
         "row[3] & 3 == _DECLINED and row[3] >> 2 <= until",
         "declined payments are those of a window",
@@ -55,7 +55,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a captured payment counts as declined",
-        f"{_APP}/authorised.py",
+        f"{_APP}/processes/authorised.py",
         "row[3] & 3 == _DECLINED and",
         "row[3] & 3 >= _DECLINED and",
         "declined payments are counted",
@@ -63,7 +63,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: the home is the last country by its code",
-        f"{_APP}/card_history.py",
+        f"{_APP}/state/card_history.py",
         "key=lambda country: (-found[country], country)",
         "key=lambda country: (found[country], country)",
         "home is where most purchases were",
@@ -71,7 +71,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: hours are those of UTC",
-        f"{_APP}/local_time.py",
+        f"{_APP}/processes/local_time.py",
         "    return tx.event_time_ms + (tx.utc_offset_min or 0) * MINUTE_MS\n",
         "    return tx.event_time_ms\n",
         "rules ask for the local hour",
@@ -79,7 +79,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: kinds of purchases stay when the purchases go",
-        f"{_APP}/history.py",
+        f"{_APP}/state/history.py",
         "            self.kinds = self.kinds[before - len(self) :]\n",
         "            self.kinds = self.kinds[: len(self)]\n",
         "a purchase keeps its kind",
@@ -87,7 +87,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: purchases of a busy terminal are left out",
-        f"{_APP}/history.py",
+        f"{_APP}/state/history.py",
         "        self.prune(until, most, tail)\n",
         "        self.prune(until, most)\n",
         "rules on busy entities hold where they are true",
@@ -95,7 +95,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an alert is written only of what is blocked",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         '    return decision, None if action == "approve" else _alert(decision, thresholds)\n',
         '    return decision, None if action != "block" else _alert(decision, thresholds)\n',
         "alerts are written",
@@ -103,7 +103,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a transaction exactly an hour old is in the window of an hour",
-        f"{_APP}/features.py",
+        f"{_APP}/processes/features.py",
         "            start_1h = bisect_right(times, time - HOUR_MS, start_24h, end)\n",
         "            start_1h = bisect_right(times, time - HOUR_MS - 1, start_24h, end)\n",
         "exact look-back windows",
@@ -111,7 +111,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: refunds are ignored",
-        f"{_APP}/features.py",
+        f"{_APP}/processes/features.py",
         "        recent.add_credit(time, cents)\n        profile.balance += cents\n",
         "        recent.add_credit(time, cents)\n",
         "refunds and top-ups move the balance",
@@ -119,7 +119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a repeat is decided on again",
-        f"{_APP}/card.py",
+        f"{_APP}/state/card.py",
         "            if known > now:\n",
         "            if known > now and not seen:\n",
         "repeats change nothing",
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an identity is remembered for a day and a millisecond",
-        f"{_APP}/card.py",
+        f"{_APP}/state/card.py",
         "            if known > now:\n",
         "            if known >= now:\n",
         "how long a repeat is known",
@@ -135,7 +135,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: another transaction under a known id is a repeat",
-        f"{_APP}/card.py",
+        f"{_APP}/state/card.py",
         'return "same" if place < 0 or self.said[place : place + DIGEST_BYTES] == digest else "other"',
         'return "same"',
         "conflicts are told from repeats",
@@ -143,7 +143,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what an earlier version remembers is a conflict",
-        f"{_APP}/card.py",
+        f"{_APP}/state/card.py",
         'return "same" if place < 0 or self.said',
         'return "same" if self.said',
         "an entry without a digest is a repeat",
@@ -151,7 +151,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: another label under a known id is a repeat",
-        f"{_APP}/known_labels.py",
+        f"{_APP}/state/known_labels.py",
         'return "repeat" if kept.content in (0, word.content) else "conflict"',
         'return "repeat"',
         "conflicts are told from repeats",
@@ -159,7 +159,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a late transaction is lost",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/cards.py",
         "        ctx.output(self.late_transactions, LateTransaction(event, lateness, ctx.watermark))\n",
         "",
         "late transactions are put aside",
@@ -167,7 +167,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a late transaction changes the features of those to come",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/cards.py",
         "            copy.deepcopy(recent),\n            ctx.event_time,",
         "            recent,\n            ctx.event_time,",
         "issued decisions stand",
@@ -175,7 +175,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: labels are lost",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/cards.py",
         "        ctx.output(self.labels, label, on_time=False)\n",
         "",
         "labels are kept",
@@ -183,7 +183,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a label counts before it is known",
-        f"{_APP}/known_labels.py",
+        f"{_APP}/state/known_labels.py",
         "if w.known_ms <= at and w.at > at - CARD_MEMORY_MS}",
         "if w.at > at - CARD_MEMORY_MS}",
         "no feature knows the future",
@@ -195,7 +195,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a rule in shadow is in force",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "    return [m for m in found if not m.shadow], [m for m in found if m.shadow]\n",
         "    return list(found), [m for m in found if m.shadow]\n",
         "rules are tried before they count",
@@ -203,7 +203,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: card testing is not looked for",
-        f"{_APP}/scoring.py",
+        f"{_APP}/processes/scoring.py",
         "    if f.small_count_1m >= t.testing_count:\n",
         "    if f.small_count_1m >= 100 * t.testing_count:\n",
         "frauds are caught",
@@ -211,7 +211,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: everything is looked at by somebody",
-        f"{_APP}/scoring.py",
+        f"{_APP}/processes/scoring.py",
         '    return "review" if score >= thresholds.review_score else "approve"\n',
         '    return "review"\n',
         "few false alarms",
@@ -220,7 +220,7 @@ MUTANTS: Final = (
     # -- decisions that have effects
     Mutant(
         "fraud: what is declined is paid all the same",
-        f"{_APP}/authorised.py",
+        f"{_APP}/processes/authorised.py",
         "            elif step.status == _DECLINED:\n                due = 0\n",
         "            elif step.status == _DECLINED:\n                due = cents\n",
         "the balance is what was paid",
@@ -228,7 +228,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: purchases that were declined or frauds say what is usual",
-        f"{_APP}/fates.py",
+        f"{_APP}/processes/fates.py",
         "counts=pays > 0 and not is_fraud)",
         "counts=True)",
         "what is usual leaves out what was declined and frauds",
@@ -239,7 +239,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what becomes known of a payment is known before",
-        f"{_APP}/fates.py",
+        f"{_APP}/processes/fates.py",
         "self.know(profile, change, change.known, self",
         "self.know(profile, change, change.known + 10**12, self",
         "no feature knows the future",
@@ -247,7 +247,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an authorisation that comes again counts again",
-        f"{_APP}/authorised.py",
+        f"{_APP}/processes/authorised.py",
         "            if kept.identity == step.identity:\n",
         "            if kept.identity == step.identity and kept.content != step.content:\n",
         "repeats change nothing",
@@ -255,7 +255,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: one extreme purchase says what is usual",
-        f"{_APP}/profile.py",
+        f"{_APP}/state/profile.py",
         "        extreme = sum(self.buckets[beyond:]) if len(self.buckets) > beyond else 0\n",
         "        extreme = 0\n",
         "what is usual is robust",
@@ -263,7 +263,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what was bought months ago counts as what was today",
-        f"{_APP}/decay.py",
+        f"{_APP}/state/decay.py",
         "round(ONE * 2 ** (day / days))",
         "round(ONE * 2 ** (0 / days))",
         "what is usual decays by days",
@@ -271,7 +271,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: purchases of long ago count for ever",
-        f"{_APP}/profile.py",
+        f"{_APP}/state/profile.py",
         "                self.merge(self.older[SPANS - 2], -1, 1)\n",
         "                pass\n",
         "what is usual has an end",
@@ -279,7 +279,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what was declined is taken for genuine by silence",
-        f"{_APP}/labels.py",
+        f"{_APP}/state/labels.py",
         "was, now = (PENDING, DECLINED) if declined else (DECLINED, PENDING)",
         "was, now = (PENDING, PENDING) if declined else (DECLINED, PENDING)",
         "of what was declined silence says nothing",
@@ -287,7 +287,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what was blocked is judged as genuine",
-        f"{_APP}/judging.py",
+        f"{_APP}/processes/judging.py",
         'if is_fraud is None and decision.action != "block":',
         "if is_fraud is None:",
         "of what was blocked silence says nothing",
@@ -297,7 +297,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: whom a list blocks may be let through",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         " and not listed and control.has(",
         " and control.has(",
         "the list blocked blocks",
@@ -305,7 +305,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: nobody is let through",
-        f"{_APP}/control_group.py",
+        f"{_APP}/processes/control_group.py",
         "return assign(transaction_id, self._experiment) == _THROUGH",
         "return False and assign(transaction_id, self._experiment) == _THROUGH",
         "a control group",
@@ -316,7 +316,7 @@ MUTANTS: Final = (
     # -- the checks of the demo
     Mutant(
         "fraud: who asked for a change may agree with it",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         '        if same_person(event.by, found.by if found.status == "waiting" else found.settled_by):\n',
         '        if event.by == "":\n',
         "changes need two persons",
@@ -324,7 +324,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: the stream does what lacks its second person",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         "        if why := law.why_two(event, kept, now_ms):\n",
         '        if why := "":\n',
         "the stream itself holds to two persons",
@@ -332,7 +332,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: lists that rules which approve look into are free",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         "            if (change.list, new > until) in lists_that_pass(kept.rules.items()):\n",
         "            if change.list in ():\n",
         "what lets payments pass needs two persons, however",
@@ -340,7 +340,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an undo needs nobody's agreement",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         '        return msgspec.structs.replace(found, status="undoing", settled_by=event.by)\n',
         "        pass\n",
         "an undo that lets more pass needs two persons",
@@ -348,7 +348,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an undo forgets what was before",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         "        before.setdefault(_place(change), _value(change, trial, now_ms))\n",
         "        before.setdefault(_place(change), None)\n",
         "an undo brings back what was before",
@@ -356,7 +356,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: looking ahead leaves the model out",
-        f"{_APP}/what_if.py",
+        f"{_APP}/operations/what_if.py",
         "        found = np.maximum(np.maximum(built_in, self._rule), model)\n",
         "        found = np.maximum(built_in, self._rule)\n",
         "what changes would have done is what the stream does with them",
@@ -364,7 +364,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: thresholds are chosen by the payments that somebody has spoken of",
-        f"{_APP}/economics_data.py",
+        f"{_APP}/operations/economics_data.py",
         "    scored = chosen[chosen[names[0]].notna()]\n",
         '    scored = chosen[chosen["transaction_id"].isin(labels["transaction_id"])]\n',
         "thresholds are chosen over all decisions",
@@ -372,7 +372,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: thresholds take what was stopped for genuine",
-        f"{_APP}/economics_data.py",
+        f"{_APP}/operations/economics_data.py",
         'np.where(unknown, 0.0, found["weight"])',
         'found["weight"].to_numpy()',
         "what nobody has looked at is neither",
@@ -380,7 +380,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: thresholds of a model are chosen by the score of the rules",
-        f"{_APP}/economics_data.py",
+        f"{_APP}/operations/economics_data.py",
         "    names = _SCORES[score]\n",
         "    names = _SCORES[ScoreName.rules]\n",
         "thresholds are chosen for any score",
@@ -388,7 +388,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: young payments are judged by the frauds that were quick",
-        f"{_APP}/economics_data.py",
+        f"{_APP}/operations/economics_data.py",
         "    chosen = paid if early else paid[old]\n",
         "    chosen = paid\n",
         "only what is old enough is judged",
@@ -396,7 +396,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a look at what is not known costs nothing",
-        f"{_APP}/economics.py",
+        f"{_APP}/operations/economics.py",
         "    reviewed = (scored.score >= review_from) & ~blocked\n",
         "    reviewed = (scored.score >= review_from) & ~blocked & (weight > 0)\n",
         "looks are those of all decisions",
@@ -438,7 +438,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud's checks: late transactions are decided on like all others",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/cards.py",
         "        elif type(event) is Transaction:\n            self._correct(event, ctx)\n",
         "        elif type(event) is Transaction:\n            self._observe(event, ctx)\n",
         "late transactions are put aside",
@@ -480,7 +480,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a stream judges its scores by blocked payments as if these were genuine",
-        f"{_APP}/judging.py",
+        f"{_APP}/processes/judging.py",
         '        if is_fraud is None and decision.action != "block":\n',
         "        if is_fraud is None:\n",
         "what is blocked is neither genuine nor a fraud",
@@ -514,7 +514,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a confirmed fraud blocks nothing",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "            self._block(case, said, ctx)\n",
         "            pass\n",
         "a verdict has effects",
@@ -522,7 +522,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a verdict that is taken back unblocks a card of another fraud",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "    if until > said.at_ms:\n",
         "    if until > said.at_ms and False:\n",
         "a card is blocked as long as one of its cases is fraud",
@@ -530,7 +530,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: alerts after a confirmed fraud vanish in its case",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "            return LISTED in alert.codes and at < until\n",
         "            return True\n",
         "alerts of a card in foreign hands are seen",
@@ -538,7 +538,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: what the list blocks is noted after the block has ended",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "            return LISTED in alert.codes and at < until\n",
         "            return LISTED in alert.codes\n",
         "blocks end",
@@ -546,7 +546,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: each card of a ring has a case",
-        f"{_APP}/cases_rules.py",
+        f"{_APP}/cases/rules.py",
         '        return alert.ring if self.rings else ""\n',
         '        return ""\n',
         "a ring is one case",
@@ -557,7 +557,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an alert does not say that a ring is at work",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "        ring=ring_of(d.reasons, device_id=d.device_id, terminal_id=d.terminal_id),\n",
         "",
         "which case an alert is of hangs on its own reasons",
@@ -565,7 +565,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a ring is worth as much as one card",
-        f"{_APP}/cases_rules.py",
+        f"{_APP}/cases/rules.py",
         "        return round(score * (amount + self.exposure * cards), 2)\n",
         "        return round(score * (amount + self.exposure), 2)\n",
         "what is going to be lost is counted per card",
@@ -573,7 +573,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a ring that is fraud blocks its first card alone",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "        for card in dict.fromkeys(frauds):\n",
         "        for card in frauds[:1]:\n",
         "fraud blocks each card of a ring",
@@ -581,7 +581,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: the word of a card's holder counts for nothing in a ring",
-        f"{_APP}/cases_kept.py",
+        f"{_APP}/cases/kept.py",
         '        return status == "fraud" and transaction.event_time_ms >= '
         "self.cleared.get(transaction.card_id, 0)\n",
         '        return status == "fraud"\n',
@@ -590,7 +590,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a ring's verdict that is taken back unblocks what cards' own cases block",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         '            others += [(other.until_ms, "elsewhere") for other in said.elsewhere '
         "if other.card_id == card]\n",
         "",
@@ -599,7 +599,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a holder's word outlives the verdict that it was fraud",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "            self._stop(case, said, ctx)\n",
         "",
         "the newer word counts",
@@ -607,7 +607,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a note keeps card numbers",
-        f"{_APP}/cases_store.py",
+        f"{_APP}/cases/store.py",
         "    note = _without_numbers(data, note)\n    said = ",
         "    said = ",
         "no card number stands in tables and topics",
@@ -631,7 +631,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: one person alone lets more pass, as it comes",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         'BY_DEFAULT: Final = ("block_rules", "approve_rules", "thresholds", "allowed")\n',
         'BY_DEFAULT: Final = ("block_rules", "approve_rules")\n',
         "as it comes nobody alone lets more pass",
@@ -639,7 +639,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a block ends a longer one",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         "            _check_block(event, kept, now_ms)\n",
         "            pass\n",
         "what is blocked for long stays so",
@@ -647,7 +647,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a threshold may be no number",
-        f"{_APP}/governance.py",
+        f"{_APP}/operations/governance.py",
         "not 0 <= change.value <= MAX_AMOUNT",
         "change.value < 0",
         "a threshold is an amount",
@@ -655,7 +655,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: after genuine any alert is noted only",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         '        return case.status == "genuine" and at < quiet_until and case.has_pattern_of(alert)\n',
         '        return case.status == "genuine" and at < quiet_until\n',
         "another pattern opens a case at once",
@@ -663,7 +663,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: after genuine the same pattern opens a case at once",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         '        return case.status == "genuine" and at < quiet_until and case.has_pattern_of(alert)\n',
         "        return False\n",
         "what was found to be genuine is left alone for a while",
@@ -671,7 +671,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a claim keeps nobody out",
-        f"{_APP}/cases_kept.py",
+        f"{_APP}/cases/kept.py",
         "        return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)\n",
         "        return False\n",
         "a claimed case is its claimer's",
@@ -679,7 +679,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a claim never ends by itself",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "            ctx.timers.at(case.claimed_until_ms, _CLAIM + act.case_id)\n",
         "            pass\n",
         "claims end",
@@ -687,7 +687,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a repeated act is done again",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "        if (known := case.acts.get(act.act_id)) is not None:\n",
         "        if (known := case.acts.get(act.act_id)) is not None and False:\n",
         "repeats of acts change nothing",
@@ -695,7 +695,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a case expires in the hands of who looks at it",
-        f"{_APP}/cases.py",
+        f"{_APP}/cases/book.py",
         "        if case.claimed_until_ms is not None and case.claimed_until_ms > timer.at:\n",
         "        if case.claimed_until_ms is not None and False:\n",
         "what somebody looks at does not expire",
@@ -703,7 +703,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: the case of others is handed out",
-        f"{_APP}/cases_store.py",
+        f"{_APP}/cases/store.py",
         "            if not one.case.claimed_by_other(by, now_ms):\n",
         "            if one.case:\n",
         "a claimed case is not handed to others",
@@ -711,7 +711,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: every queue has the capacity of the one for all",
-        f"{_APP}/cases_queue.py",
+        f"{_APP}/cases/queue.py",
         "        return max(0, self.capacities.get(ctx.key, self.capacity) - state.decided)\n",
         "        return max(0, self.capacity - state.decided)\n",
         "queues have capacities of their own",
@@ -719,7 +719,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a queue that is empty at midnight forgets what was closed",
-        f"{_APP}/cases_queue.py",
+        f"{_APP}/cases/queue.py",
         "        if not state.cases and not state.closed:\n",
         "        if not state.cases:\n",
         "a verdict that is replaced is no second decision",
@@ -729,7 +729,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: a second look counts as the first",
-        f"{_APP}/cases_queue.py",
+        f"{_APP}/cases/queue.py",
         "    if entry.looked or event.looked_by is None or event.looked_ms is None:\n",
         "    if event.looked_by is None or event.looked_ms is None:\n",
         "times of people",
@@ -737,7 +737,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud cases: the second page begins with the last case of the first",
-        f"{_APP}/cases_cli.py",
+        f"{_APP}/cases/cli.py",
         "    first = (page - 1) * limit\n",
         "    first = (page - 1) * (limit - 1)\n",
         "the queue is shown page by page",
@@ -745,7 +745,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: rates hold for all times",
-        f"{_APP}/currencies.py",
+        f"{_APP}/processes/currencies.py",
         "    return rates[place - 1].rate if place else None\n",
         "    return rates[-1].rate if rates else None\n",
         "a rate holds from a time on",
@@ -753,7 +753,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: amounts of other currencies are taken for the app's",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/cards.py",
         "        return in_currency(event, self.currency, self.rates.view(dict))\n",
         "        return event\n",
         "features go by the billed amount",
@@ -761,7 +761,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what the issuer has billed is not looked at",
-        f"{_APP}/billing.py",
+        f"{_APP}/processes/billing.py",
         "    if tx.billing_currency != currency:\n",
         "    if True:\n",
         "the issuer's amount comes before rates",
@@ -771,7 +771,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an amount that is not known is the smallest",
-        f"{_APP}/card_history.py",
+        f"{_APP}/state/card_history.py",
         "min(filter(None, amounts[start_1m:end]), default=None)",
         "min(amounts[start_1m:end], default=None)",
         "what is not known is no amount",
@@ -789,7 +789,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a condition on amounts takes what is not known for nothing",
-        f"{_APP}/kinds.py",
+        f"{_APP}/state/kinds.py",
         "        if not by_amount or not cents:\n",
         "        if not by_amount:\n",
         "what is not known is no amount",
@@ -797,7 +797,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: what becomes known of a payment of unknown amount counts",
-        f"{_APP}/fates.py",
+        f"{_APP}/processes/fates.py",
         "        return amounts[places[0]] or None if places else None\n",
         "        return amounts[places[0]] if places else None\n",
         "what is not known changes no amount",
@@ -805,7 +805,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: card numbers are not replaced where decisions are served",
-        f"{_APP}/serving_app.py",
+        f"{_APP}/operations/serving_app.py",
         "    return bytes if numbers is None else numbers.open().message\n",
         "    return bytes\n",
         "card numbers are kept nowhere",
@@ -813,7 +813,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an amount that is not known enters the mean",
-        f"{_APP}/features.py",
+        f"{_APP}/processes/features.py",
         "        if cents:\n            profile.buy(time, cents)\n",
         "        profile.buy(time, cents)\n",
         "what is not known changes no amount",
@@ -821,7 +821,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: rules see sums of what is not known",
-        f"{_APP}/window_functions.py",
+        f"{_APP}/processes/window_functions.py",
         ' if text.startswith(_COUNTS) and "amount" not in text}',
         "}",
         "amounts are missing where they are not known",
@@ -831,7 +831,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: decimals of all currencies are two",
-        f"{_APP}/currencies.py",
+        f"{_APP}/processes/currencies.py",
         "scale = 100 if currency not in _DECIMALS else 10 ** _DECIMALS[currency]",
         "scale = 100",
         "a currency has its decimals",

@@ -17,7 +17,7 @@ _SERVER: Final = "tests/unit/millrace/dashboard/test_server.py"
 MUTANTS: Final = (
     Mutant(
         "page: what everybody uses is followed",
-        f"{_APP}/dashboard_links.py",
+        f"{_APP}/dashboard/links.py",
         "if counts.cards <= MOST_CARDS]",
         "if counts.cards]",
         "hubs are counted",
@@ -25,7 +25,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: alerts that are known to be genuine are red",
-        f"{_APP}/dashboard_links.py",
+        f"{_APP}/dashboard/links.py",
         '["review", "block"]) & ~genuine',
         '["review", "block"])',
         "what is amiss is red",
@@ -33,7 +33,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a graph has as many nodes as there are",
-        f"{_APP}/dashboard_links.py",
+        f"{_APP}/dashboard/links.py",
         "    shown = order[:MOST_NODES]\n",
         "    shown = order\n",
         "graphs are bounded",
@@ -41,7 +41,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: lines count the payments of cards that are not drawn",
-        f"{_APP}/dashboard_links.py",
+        f"{_APP}/dashboard/links.py",
         "    if len(shown) < len(order):\n",
         "    if not shown:\n",
         "a line counts the payments between what is drawn",
@@ -49,7 +49,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: fewer decisions are kept than are told",
-        f"{_APP}/dashboard_recent.py",
+        f"{_APP}/dashboard/recent.py",
         "        while self._count - len(parts[first]) >= self._most:\n",
         "        while self._count > self._most and first < len(parts) - 1:\n",
         "the newest decisions are kept",
@@ -57,7 +57,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: blocks by list count as what the control group stands for",
-        f"{_APP}/dashboard_control.py",
+        f"{_APP}/dashboard/control_group.py",
         '_BY_LIST: Final = "BLOCK_LIST"',
         '_BY_LIST: Final = ""',
         "the control group stands for what chance could let through",
@@ -65,7 +65,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: what was declined and nobody spoke of is genuine",
-        f"{_APP}/dashboard_control.py",
+        f"{_APP}/dashboard/control_group.py",
         "authorisations=_declined(data, stopped)",
         "authorisations=None",
         "silence says nothing of what was declined",
@@ -73,7 +73,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: amounts are those of any currency",
-        f"{_APP}/dashboard_data.py",
+        f"{_APP}/dashboard/data.py",
         'row.get("billing_amount") if row.get("billing_currency") else row["amount"]',
         'row["amount"]',
         "amounts are in the app's currency",
@@ -89,7 +89,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: who is missing in a day that is over is added from the cases",
-        f"{_APP}/dashboard_work.py",
+        f"{_APP}/dashboard/work.py",
         "if key[:2] not in over}",
         "if key not in told}",
         "a day that is over is the stream's",
@@ -97,7 +97,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: the last verdict counts, not the first",
-        f"{_APP}/dashboard_work.py",
+        f"{_APP}/dashboard/work.py",
         "    for line in case.history:\n",
         "    for line in reversed(case.history):\n",
         "a decision counts once, for who made it",
@@ -105,7 +105,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a claimed case is offered to be claimed",
-        f"{_APP}/dashboard_work.py",
+        f"{_APP}/dashboard/work.py",
         'claim = "release" if _is_claimed(case, now_ms) else "claim"',
         'claim = "claim"',
         "claims can be given back from the page",
@@ -113,7 +113,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a score at a threshold is below it",
-        f"{_APP}/dashboard_changes.py",
+        f"{_APP}/dashboard/changes.py",
         'side="left"',
         'side="right"',
         "the curve counts what would be blocked",
@@ -121,7 +121,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: proposals stay as they were read first",
-        f"{_APP}/dashboard_changes.py",
+        f"{_APP}/dashboard/changes.py",
         'data.once("control", (name, end), ',
         'data.once("control", name, ',
         "proposals are those of now",
@@ -129,7 +129,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: card numbers go out in the reasons of proposals",
-        f"{_APP}/dashboard_changes.py",
+        f"{_APP}/dashboard/changes.py",
         '    asked = _changes({**values, "reason": reason}, ',
         "    asked = _changes(values, ",
         "card numbers are kept nowhere",
@@ -137,7 +137,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a look ahead is over the folder of the settings",
-        f"{_APP}/dashboard_changes.py",
+        f"{_APP}/dashboard/changes.py",
         'update={"root": str(data.root)}',
         "update={}",
         "the page looks at its own folder",

@@ -94,7 +94,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a device is silent a millisecond late",
-        f"{_APP}/liveness.py",
+        f"{_APP}/processes/liveness.py",
         "            if at - device.last < timeout and not device.never:\n",
         "            if at - device.last <= timeout and not device.never:\n",
         "when a device is silent",
@@ -102,7 +102,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: machines behind a dead gateway are silent by themselves",
-        f"{_APP}/liveness.py",
+        f"{_APP}/processes/liveness.py",
         '"gateway" if overdue and device is not own else "own"',
         '"own" if overdue and device is not own else "own"',
         "a dead gateway is one alarm",
@@ -110,7 +110,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: who is heard while all are silent is not watched",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         "        if rows or pending is None or pending > deadline:\n",
         "        if rows or pending is None:\n",
         "every silence is told",
@@ -121,7 +121,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a sensor is missed when its machine is looked at, and not when it is due",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "        if machine.watch_at > at + self._least_ms and sensor.interval:\n",
         "        if machine.watch_at == NEVER and sensor.interval:\n",
         "silent sensors are told in time",
@@ -132,7 +132,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: silence is never told",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))\n",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))[:0]\n",
         "silent devices are found",
@@ -140,7 +140,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a stuck sensor is believed",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "            if learned and self._is_stuck(at, limits):\n",
         "            if learned and self.same > 10_000 and self._is_stuck(at, limits):\n",
         "stuck sensors are found",
@@ -148,7 +148,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a jump is believed at once",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "            if away > JUMP * usual:\n",
         "            if away > 1_000 * JUMP * usual:\n",
         "spikes are found",
@@ -156,7 +156,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: sensors that lie raise no alarm",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "            engine.fault(subject, judged.fault, bad=wrong)\n",
         "            engine.fault(subject, judged.fault, bad=False)\n",
         "alarms of a sensor's quality",
@@ -167,7 +167,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a status of this very instant does not hold yet",
-        f"{_APP}/past.py",
+        f"{_APP}/state/past.py",
         "        place = place_at(statuses, at)\n        since, status",
         "        place = place_at(statuses, at - 1)\n        since, status",
         "the status as of a reading",
@@ -178,7 +178,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a late status corrects no row",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "            if now != was:\n",
         "            if now != was and k.revision < 0:\n",
         "late facts correct what should have known them",
@@ -186,7 +186,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: late readings are lost",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "            self._late_reading(event, ctx)\n",
         "            return\n",
         "late readings are joined",
@@ -194,7 +194,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a reading that comes twice has two rows",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "        elif sensor.at == at:\n",
         "        elif sensor.at == at < 0:\n",
         "repeats change nothing",
@@ -202,7 +202,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a shift forgets that its status went on",
-        f"{_APP}/production.py",
+        f"{_APP}/processes/production.py",
         "                shift.resume(at, start, end)\n",
         "                shift = machine.shift = ShiftState(start, end, event.status, at)\n",
         "KPIs per shift",
@@ -211,7 +211,7 @@ MUTANTS: Final = (
     # -- machines that are behind
     Mutant(
         "iot: a device is heard again before it was silent",
-        f"{_APP}/liveness.py",
+        f"{_APP}/processes/liveness.py",
         "    device.told = max(at, device.told)\n",
         "    device.told = at\n",
         "rows of a device are in order",
@@ -235,7 +235,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a shift waits for its machine",
-        f"{_APP}/production.py",
+        f"{_APP}/processes/production.py",
         '            ctx.timers.at(shift.end, TELL_SHIFT, clock="stream")\n',
         '            ctx.timers.delete(TELL_SHIFT, clock="stream")\n',
         "shifts are told when the stream has passed their end",
@@ -243,7 +243,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a shift is told again though nothing has changed",
-        f"{_APP}/shifts.py",
+        f"{_APP}/processes/shifts.py",
         "        if digest == self.told:\n            return None\n",
         "",
         "a revision says something new",
@@ -251,7 +251,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a window is not told anew",
-        f"{_APP}/plant.py",
+        f"{_APP}/processes/plant.py",
         "        if windows.is_late(at):\n",
         "        if windows.is_late(at) and not windows.standing:\n",
         "what comes behind is told by the next revision",
@@ -259,7 +259,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what stood at the end of a window is not looked at anew",
-        f"{_APP}/windows.py",
+        f"{_APP}/processes/windows.py",
         "                if start + size > at:\n                    count.changed = True\n",
         "                if start > at:\n                    count.changed = True\n",
         "what comes behind is told by the next revision",
@@ -267,7 +267,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: an alarm that ended is forgotten while its windows are open",
-        f"{_APP}/windows.py",
+        f"{_APP}/processes/windows.py",
         "            self.ended = [one for one in self.ended if one.until - 1 > upto]\n",
         "            self.ended = [one for one in self.ended if one.until - WINDOW_MS > upto]\n",
         "standing and stale alarms of open windows",
@@ -275,7 +275,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a window that was told for good is told anew",
-        f"{_APP}/windows.py",
+        f"{_APP}/processes/windows.py",
         "            if start + size - 1 > closed:\n",
         "            if start + size - 1 > closed - size:\n",
         "what was told for good stays",
@@ -286,7 +286,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: health goes back in time",
-        f"{_APP}/plant.py",
+        f"{_APP}/processes/plant.py",
         "            asset.at = max(asset.at, event.event_time_ms)\n",
         "            asset.at = event.event_time_ms\n",
         "rows of an asset's health are in order",
@@ -319,7 +319,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot's checks: noise is not looked for",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "            if size > LOUD * usual and _is_noise(loud):\n",
         "            if size > 1_000 * LOUD * usual and _is_noise(loud):\n",
         "loud sensors are found",
@@ -327,7 +327,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot's checks: values out of the physical range are believed",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "(high is not None and value > high) or (low is not None and value < low):\n",
         "(high is not None and value > high and value < high):\n",
         "impossible values are bad",
@@ -335,7 +335,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a second sensor of a quantity is taken for the first",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "        return subject_of(quantity, event.sensor_id)\n",
         "        return subject\n",
         "several sensors of a quantity",
@@ -343,7 +343,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: the registry's points are not asked",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "            found = None if asset is None else asset.subject(event.sensor_id, quantity)\n",
         "            found = None\n",
         "a sensor is at its measuring point",
@@ -351,7 +351,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: names have a meaning",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         'if self._m.tree == "names" else',
         'if self._m.tree != "" else',
         "no meaning in names",
@@ -359,7 +359,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a machine that moves leaves its alarms behind",
-        f"{_APP}/registering.py",
+        f"{_APP}/processes/registering.py",
         "            self._engine(ctx, at=at).moved(before)\n",
         "            pass\n",
         "alarms move with their machine",
@@ -367,7 +367,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: points that were never heard are not missed",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         '                engine.silent(subject, silent=True, reason="never heard")\n',
         "",
         "what is registered and never heard is told",
@@ -375,7 +375,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: devices that were never heard are not missed",
-        f"{_APP}/liveness.py",
+        f"{_APP}/processes/liveness.py",
         '                self.devices[name] = Device(at, at + wait, "", name != gateway, never=True)\n',
         "                pass\n",
         "what is registered and never heard is told",
@@ -383,7 +383,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what is in no registry is told each time",
-        f"{_APP}/doubts.py",
+        f"{_APP}/processes/doubts.py",
         "        self.told[_MARKS[what] + name] = of\n",
         "        pass\n",
         "unknown points are told",
@@ -391,7 +391,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: words are known by their case",
-        f"{_APP}/statuses.py",
+        f"{_APP}/processes/statuses.py",
         "    return _KNOWN.get(_plain(word))\n",
         "    return _KNOWN.get(word)\n",
         "statuses of other controllers",
@@ -399,7 +399,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a word that nobody knows is told of nobody",
-        f"{_APP}/production.py",
+        f"{_APP}/processes/production.py",
         '                self._doubt("unknown_status", event.status, ctx)\n',
         "                pass\n",
         "unknown statuses are told",
@@ -407,7 +407,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: maintenance by plan lowers availability",
-        f"{_APP}/shifts.py",
+        f"{_APP}/processes/shifts.py",
         '        planned = sum(of.values()) - of.get("off", 0) - planned_stop - unknown\n',
         '        planned = sum(of.values()) - of.get("off", 0) - unknown\n',
         "OEE by the book",
@@ -415,7 +415,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: parts of several shifts all count in the last",
-        f"{_APP}/shifts.py",
+        f"{_APP}/processes/shifts.py",
         "        for shift in (*earlier, self):\n            begin, end =",
         "        self.produced, self.rejected = self.produced + produced, self.rejected + rejected\n"
         "        for shift in ():\n            begin, end =",
@@ -427,7 +427,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a counter that begins anew goes back",
-        f"{_APP}/shifts.py",
+        f"{_APP}/processes/shifts.py",
         "        if made < before:\n            return made, scrapped\n",
         "",
         "counters of parts",
@@ -435,7 +435,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: how often a sensor shows the same is not learned",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "            self.longest = run\n",
         "            self.longest = _PARTS\n",
         "sensors of whole degrees",
@@ -443,7 +443,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a pump that is off is a stuck sensor",
-        f"{_APP}/quality.py",
+        f"{_APP}/processes/quality.py",
         "            if not works and (value == 0.0 or",
         "            if not works and (value == -1e300 or",
         "switched off is no fault",
@@ -453,7 +453,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a sensor that reports by exception has an interval",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         "            return _END_MS  # it need not speak\n",
         "            pass\n",
         "report by exception",
@@ -469,7 +469,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a point's own master data are not asked",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "                facts.attributes = asset.points[subject].attributes\n",
         "                pass\n",
         "limits of measuring points",
@@ -477,7 +477,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: an alarm that is told again is a new one",
-        f"{_APP}/plant.py",
+        f"{_APP}/processes/plant.py",
         "            if (was is None and not is_known) or",
         "            if was is None or",
         "counts of ISA-18.2",
@@ -488,7 +488,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: shelving makes an alarm young",
-        f"{_APP}/plant.py",
+        f"{_APP}/processes/plant.py",
         "            windows.stands(alarm, severity, at, age)\n",
         "            windows.stands(alarm, severity, at, at)\n",
         "stale alarms of ISA-18.2",
@@ -512,7 +512,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: who is not on call is woken",
-        f"{_APP}/notifying.py",
+        f"{_APP}/operations/notifying.py",
         "if key not in known and (on_call is None or on_call.holds(now)):\n",
         "if key not in known:\n",
         "on-call times",
@@ -520,7 +520,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what was acknowledged is told on",
-        f"{_APP}/notifying.py",
+        f"{_APP}/operations/notifying.py",
         'if not row["announced"] or row["acked"] or since is None:\n',
         'if not row["announced"] or since is None:\n',
         "notifications end with an acknowledgement",
@@ -528,7 +528,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what was not delivered is forgotten",
-        f"{_APP}/notifying.py",
+        f"{_APP}/operations/notifying.py",
         "type(error).__name__))\n            continue\n",
         "type(error).__name__))\n            answer = None\n",
         "notifications are delivered",
@@ -536,7 +536,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a minute is scored with the first reading of the next in it",
-        f"{_APP}/anomalies.py",
+        f"{_APP}/processes/anomalies.py",
         "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 1\n",
         "            gathered.pane, gathered.at, gathered.total, gathered.count = pane, at, value, 2\n",
         "the mean of a minute is scored",
@@ -544,7 +544,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a point that reports seldom is scored with its next value",
-        f"{_APP}/anomalies.py",
+        f"{_APP}/processes/anomalies.py",
         "        if not how.interval_ms or every >= how.interval_ms:\n",
         "        if not how.interval_ms:\n",
         "a value is scored when it comes, where that is seldom",
@@ -552,7 +552,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: rules do not know the score",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "            facts.anomaly_score, facts.crosses_in_h, facts.health_score = learned\n",
         "",
         "anomaly_score in alarm rules",
@@ -560,7 +560,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what is known of a point outlives its machine",
-        f"{_APP}/anomalies.py",
+        f"{_APP}/processes/anomalies.py",
         "            self.series.clear()\n",
         "            pass\n",
         "what is kept ends",
@@ -568,7 +568,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: all scores are anomalies",
-        f"{_APP}/anomalies.py",
+        f"{_APP}/processes/anomalies.py",
         "        if found.score >= self._scoring.threshold:\n",
         "        if found.score >= 0:\n",
         "anomalies are what is beyond the threshold",
@@ -608,7 +608,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: that nothing is foreseen any more is not told",
-        f"{_APP}/forecasts.py",
+        f"{_APP}/processes/forecasts.py",
         "        elif expected >= 0:\n",
         "        elif expected > 1e18:\n",
         "a forecast that no longer holds is taken back",
@@ -616,7 +616,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: limits of other kinds of machines are foreseen",
-        f"{_APP}/forecasts.py",
+        f"{_APP}/processes/forecasts.py",
         "        if not rule.kinds or kind in rule.kinds\n",
         "",
         "limits are those of the machine's kind",
@@ -624,7 +624,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a minute in which the status changes is judged",
-        f"{_APP}/machine_health.py",
+        f"{_APP}/processes/machine_health.py",
         "            known.regime = None\n",
         "            pass\n",
         "what is normal is that of one status",
@@ -632,7 +632,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what is normal is learned from what is not believed",
-        f"{_APP}/health_cli.py",
+        f"{_APP}/operations/health_cli.py",
         """ or row["quality"] != "good":\n            continue\n        if row["revision"]""",
         """:\n            continue\n        if row["revision"]""",
         "only what is believed is learned from",
@@ -640,7 +640,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: an action on an alarm of what is foreseen stays with the monitor",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "rule = self._rules(at).rule_of(event.alarm) if self._m.foresees else None",
         "rule = None",
         "operators act on all alarms",
@@ -650,7 +650,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what is done about all alarms of a machine leaves out those of what is foreseen",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         'if self._m.foresees and action.alarm == "*" and not lacks:',
         'if False and action.alarm == "*" and not lacks:',
         "operators act on all alarms",
@@ -660,7 +660,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what lacks a reason is refused twice",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         'action.alarm == "*" and not lacks:',
         'action.alarm == "*":',
         "an action is refused once",
@@ -670,7 +670,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: alarms of what is foreseen stand in no plant",
-        f"{_APP}/registering.py",
+        f"{_APP}/processes/registering.py",
         "        if self._m.foresees and self._place(ctx) != before:\n",
         "        if False and self._place(ctx) != before:\n",
         "an alarm stands where its machine is",
@@ -700,7 +700,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a back-test forgets what was foreseen before it is asked for",
-        f"{_APP}/backtest.py",
+        f"{_APP}/operations/backtest.py",
         "before = until - every_ms",
         "before = until + 1",
         "rules on what is foreseen are tried on the past",
@@ -724,7 +724,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a back-test that found nothing foreseen says that there were no alarms",
-        f"{_APP}/backtest.py",
+        f"{_APP}/operations/backtest.py",
         "if not foreseen.found:",
         "if foreseen.found < 0:",
         "what was not tried is said",
@@ -732,7 +732,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a champion's charts are made once",
-        f"{_APP}/normal.py",
+        f"{_APP}/processes/normal.py",
         "found is None or found[0] is not model",
         "found is None",
         "a new champion takes over while the stream runs",
@@ -742,7 +742,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: who asks for what is normal gets what another was given",
-        f"{_APP}/normal.py",
+        f"{_APP}/processes/normal.py",
         "found = _known.get(self)",
         "found = next(iter(_known.values()), None)",
         "each gets what is of its intervals and folder",
@@ -752,7 +752,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: charts of other intervals are taken",
-        f"{_APP}/normal.py",
+        f"{_APP}/processes/normal.py",
         'if (of := model.about.get("interval_ms")) != interval_ms:',
         'if (of := model.about.get("interval_ms")) is None:',
         "a model is asked what it has learned",
@@ -858,7 +858,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what was held up is a wrong clock",
-        f"{_APP}/clocks.py",
+        f"{_APP}/processes/clocks.py",
         "(offset < -limit and (whole or self.wrong))",
         "(offset < -limit)",
         "clocks of devices",
@@ -866,7 +866,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a wrong clock is no alarm",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         "        if clock.wrong != was:\n",
         "        if clock.wrong and was:\n",
         "clocks of devices",
@@ -874,7 +874,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "orders: work that is done stays open",
-        f"{_APP}/process.py",
+        f"{_APP}/processes/monitor.py",
         "                self._replaced(event, now, ctx)\n",
         "",
         "an order is done by the replacement",
@@ -882,7 +882,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "orders: any replacement of the machine is the one that was planned",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "event.event_time_ms >= order.planned:",
         "event.event_time_ms >= 0:",
         "an order is done by what comes after it",
@@ -890,7 +890,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "orders: alarms stay suppressed when work is done",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "        if alarms is not None and until > at and alarms.suppressed_until == until:\n",
         "        if False:\n",
         "alarms are suppressed no longer than work takes",
@@ -898,7 +898,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "orders: an operator's suppression ends with work",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "until > at and alarms.suppressed_until == until:",
         "until > at:",
         "an operator's suppression stands",
@@ -906,7 +906,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "orders: a repeat plans anew",
-        f"{_APP}/orders.py",
+        f"{_APP}/processes/orders.py",
         "        if event.action_id in orders.acted:\n",
         "        if event.action_id in orders.acted[:0]:\n",
         "a repeat has no effect",
@@ -914,7 +914,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: models are judged by failures before the forecast",
-        f"{_APP}/dashboard_foresight.py",
+        f"{_APP}/dashboard/foresight.py",
         """        by="machine_id", direction="forward", allow_exact_matches=False,
 """,
         """        by="machine_id", direction="backward", allow_exact_matches=False,
@@ -924,7 +924,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: what is told later is not newer",
-        f"{_APP}/dashboard_fleet.py",
+        f"{_APP}/dashboard/fleet.py",
         """            if before is None or before["event_time_ms"] <= row["event_time_ms"]:
 """,
         """            if before is None:
@@ -934,7 +934,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: actions are dated by the wall clock",
-        f"{_APP}/dashboard_work.py",
+        f"{_APP}/dashboard/work.py",
         "    return events_clock(data.root, newest, data.now_ms())\n",
         "    return data.now_ms() + 3_600_000\n",
         "actions go by the clock of the events",
@@ -942,7 +942,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: values are unusual by the clock and not by what they are",
-        f"{_APP}/anomalies.py",
+        f"{_APP}/processes/anomalies.py",
         "        if found.score >= self._scoring.threshold:\n            ctx.output(self.anomalies, row)\n",
         "        if at % 67 == 0:\n            ctx.output(self.anomalies, row)\n",
         "the demo sees whether scores say something",
@@ -950,7 +950,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: limits of the other side are foreseen",
-        f"{_APP}/forecasts.py",
+        f"{_APP}/processes/forecasts.py",
         "PointForecast(*key, found.side, found.limit",
         'PointForecast(*key, "below" if found.side == "above" else "above", found.limit',
         "the demo sees whether forecasts come true",
@@ -958,7 +958,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "demo of iot: a machine's status explains everything",
-        f"{_APP}/demo_foreseen.py",
+        f"{_APP}/evaluation/demo_foreseen.py",
         'return "status" if place and at - begun[place - 1] <= _SETTLES_MS else ""',
         'return "status" if place else ""',
         "causes are of their time",
@@ -966,7 +966,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "demo of iot: limits of the other side count",
-        f"{_APP}/demo_foreseen.py",
+        f"{_APP}/evaluation/demo_foreseen.py",
         "if one.side == _SIDES[side]]",
         "if one.side]",
         "a forecast is of one side",
@@ -990,7 +990,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "notices: what is met before its registry is told by when it was met",
-        f"{_APP}/watch.py",
+        f"{_APP}/processes/watch.py",
         "        return max(since, asset.at) + self._m.notice_ms\n",
         "        return since + self._m.notice_ms\n",
         "notices are those of the times alone",
@@ -998,7 +998,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "notices: one that is over is older than itself",
-        f"{_APP}/registering.py",
+        f"{_APP}/processes/registering.py",
         "max(of + 1, event.event_time_ms)",
         "event.event_time_ms",
         "what is over is over in the table",
@@ -1014,7 +1014,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: the machine's master data go before the point's",
-        f"{_APP}/dashboard_limits.py",
+        f"{_APP}/dashboard/limits.py",
         '{**as_dict(row.get("attributes")), **own}',
         '{**own, **as_dict(row.get("attributes"))}',
         "a point's limit is its own",

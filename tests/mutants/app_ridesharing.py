@@ -40,7 +40,7 @@ _DEBS: Final = "tests/unit/apps/ridesharing/test_debs.py"
 MUTANTS: Final = (
     Mutant(
         "ridesharing: a driver with a ride is offered another",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "        if not car.request_id\n        and car.online\n",
         "        if car.online\n",
         "nothing is dispatched twice",
@@ -48,7 +48,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a position of any age will do",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "        and now - car.seen_ms <= ttl_ms\n        and book",
         "        and book",
         "offers go to drivers who are heard of",
@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a blocked driver is offered rides",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "        and book.blocked.get(driver_id, 0) <= now\n    ]",
         "    ]",
         "operators can block a driver",
@@ -64,7 +64,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an offer never expires",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         '            desk.again(ride, "offer expired", "expired", "expired", anew=False)\n',
         "            pass\n",
         "an offer is answered or expires",
@@ -75,7 +75,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an answer to an offer that is over counts",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         '        and event.offer_id == f"{event.request_id}-o{ride.attempt}"\n',
         "",
         "only the open offer can be answered",
@@ -83,7 +83,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: who refused is asked again",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "        ride.excluded[driver_id] = self.now + self.config.cool_down_ms\n",
         "",
         "who refused a ride is left out",
@@ -91,7 +91,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a driver is freed twice",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
         '        self._note(f"d:{driver_id}", "close", ride)\n'
         '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
@@ -100,7 +100,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a search never ends",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "        self.book.remind(max(give_up, self.now), Due.GIVE_UP, ride.request_id, ride.revision)\n",
         "",
         "a request does not wait longer than the patience it is given",
@@ -108,7 +108,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: attempts end without a word",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "        self._attempt(ride, attempt, self.now)\n        driver_id = ride.driver_id\n",
         "        driver_id = ride.driver_id\n",
         "every attempt is closed in its table",
@@ -116,7 +116,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a trip that is finished goes on",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         '    desk.move(ride, "completed", cause)\n',
         "",
         "trips are completed",
@@ -124,7 +124,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: the book does not follow the phone",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         "at_ms - ride.odd_ms >= desk.config.reconcile_ms",
         "False",
         "a lost finish ends the trip",
@@ -132,7 +132,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a moment of a phone is enough",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         "        ride.odd, ride.odd_ms = reason, at_ms\n",
         "        ride.odd, ride.odd_ms = reason, at_ms - desk.config.reconcile_ms\n",
         "a phone must say so for a while",
@@ -140,7 +140,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a phone that agrees again is not heard",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         '    if reason is None:\n        ride.odd, ride.odd_ms = "", 0\n',
         "    if reason is None:\n        pass\n",
         "a phone that flickers ends nothing",
@@ -148,7 +148,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: drivers report from anywhere",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         '    if metres > config.geofence_m:\n        _say(desk, ride, event.stage, "too_far"',
         '    if False:\n        _say(desk, ride, event.stage, "too_far"',
         "reports count near the pick-up",
@@ -156,7 +156,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: nobody came, at once",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         " + config.least_wait_ms",
         "",
         "a driver waits before nobody came",
@@ -164,7 +164,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: cars jump",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if track.here is not None and self._is_too_fast(track, event, ctx):\n",
         "        if False:\n",
         "no car jumps",
@@ -172,7 +172,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: what agrees is never believed",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "            if at - since >= self.config.believe_ms:\n",
         "            if False:\n",
         "a wrong position does not keep a driver out",
@@ -180,7 +180,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: made up positions are believed",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if event.mock:\n",
         "        if False:\n",
         "mock positions get nobody a ride",
@@ -188,7 +188,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a ping brings a driver back on line",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "        _hear_of_nobody(desk, event)\n        return\n",
         "        _hear_of_nobody(desk, event)\n",
         "off line is off line",
@@ -196,7 +196,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a rider has two open requests",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "            riders.setdefault(ride.rider_id, ride.request_id)\n",
         "            pass\n",
         "a rider has one open request",
@@ -204,7 +204,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a rider whose ride is over cannot ask again",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "                del riders[ride.rider_id]\n",
         "                pass\n",
         "a rider may ask again",
@@ -212,7 +212,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a silent trip lasts six hours",
-        f"{_APP}/reconcile.py",
+        f"{_APP}/processes/reconcile.py",
         "        most = min(most, 3 * takes + config.overdue_ms)\n",
         "        pass\n",
         "a silent trip is lost in time",
@@ -220,7 +220,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an operator ends a trip that has not begun",
-        f"{_APP}/operations.py",
+        f"{_APP}/operations/by_hand.py",
         '        return f"the request is {ride.state}: cancel it"\n',
         "        pass\n",
         "end-trip ends trips alone",
@@ -228,7 +228,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a late signal counts from its own time",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "            self._handle(event, ctx, max(ctx.event_time, ctx.watermark))\n",
         "            self._handle(event, ctx, ctx.event_time)\n",
         "time does not run backwards",
@@ -236,7 +236,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a request that is repeated is asked again",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        elif self._has_come(event, ctx):\n",
         "        elif self._has_come(event, ctx) and False:\n",
         "repeats change nothing",
@@ -244,7 +244,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: another signal under a known id is a repeat",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if known is True or known == content:\n",
         "        if known:\n",
         "conflicts are told from repeats",
@@ -252,7 +252,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a driver in two places at once is a repeat",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "                if track.here in (None, (lat, lon)):\n",
         "                if track.here or not track.here:\n",
         "conflicts are told from repeats",
@@ -260,7 +260,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a pick-up may be in the year 9999",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        elif ahead := too_far_ahead(event):\n",
         "        elif (ahead := too_far_ahead(event)) and not ahead:\n",
         "no timer waits for thousands of years",
@@ -268,7 +268,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a zone beyond 64 bits raises",
-        "apps/ridesharing/regions.py",
+        "apps/ridesharing/processes/regions.py",
         "        except (OverflowError, ValueError):  # it does not fit 64 bits, or is no number\n",
         "        except ValueError:\n",
         "what is no zone is refused",
@@ -276,7 +276,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: any number is an attempt's",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "    bit = 1 << int(number) if number in _NUMBERS else 0\n",
         "    bit = 1 << int(number) if number.isdigit() and len(number) < 5 else 0\n",
         "an answer's bits fit the state",
@@ -284,7 +284,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a handover changes no owner",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        track.owner = event.region\n",
         "        track.owner = track.owner\n",
         "a driver has one owner",
@@ -292,7 +292,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: who goes off line between regions works on beyond the border",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if track.off_line_ms and at - track.off_line_ms < OFF_LINE_MS:\n",
         "        if track.off_line_ms and at - track.off_line_ms < 0 and at < 0:\n",
         "off line is off line, whoever has the driver",
@@ -300,7 +300,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a handover that is read behind a status undoes it",
-        f"{_APP}/neighbours.py",
+        f"{_APP}/processes/neighbours.py",
         "    return went_off_here or event.off_line_ms > said\n",
         "    return event.off_line_ms > 0\n",
         "the newest status holds, whoever has the driver",
@@ -308,7 +308,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a block between regions reaches nobody",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if track.block is not None and track.block[0] >= event.block_said_ms:\n",
         "        if track.block is not None and track.block[0] < event.block_said_ms:\n",
         "a block holds beyond the border",
@@ -316,7 +316,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a phone that says busy is idle beyond the border",
-        f"{_APP}/neighbours.py",
+        f"{_APP}/processes/neighbours.py",
         '        "idle": car.idle,\n',
         '        "idle": True,\n',
         "who is busy is offered nothing, whoever has the driver",
@@ -324,7 +324,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an order that comes late undoes a later one",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "        if self.ordered.get(about, said_ms) > said_ms:\n",
         "        if self.ordered.get(about, said_ms) > said_ms + (1 << 60):\n",
         "of orders the last holds",
@@ -340,7 +340,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: who has the ride by hand is told that the offer is over",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         '    tell = event.answer == "accept" and not repeated and not has_it\n',
         '    tell = event.answer == "accept" and not repeated\n',
         "nobody is told of an end that there was not",
@@ -348,7 +348,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a rider has a car in every region",
-        f"{_APP}/riders.py",
+        f"{_APP}/processes/riders.py",
         "if k.region != region and k.is_open(now)",
         "if k.region == region and k.is_open(-1)",
         "a rider has one open request in all regions",
@@ -356,7 +356,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: of two bookings in two regions both begin",
-        f"{_APP}/riders.py",
+        f"{_APP}/processes/riders.py",
         "            if known.opens_ms == timer.at + 1 and not known.waits_for:\n",
         "            if known.opens_ms == timer.at - 1 and not known.waits_for:\n",
         "a rider has one open request in all regions",
@@ -364,7 +364,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a request is held back after the one before it has ended",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         "        if not other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
         "        if other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
         "a rider may ask again in another region",
@@ -372,7 +372,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: of requests that have ended riders are kept",
-        f"{_APP}/riders.py",
+        f"{_APP}/processes/riders.py",
         "            del requests[name]\n",
         "            requests[name].waits_for = name\n",
         "nothing is kept of what has ended",
@@ -380,7 +380,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a status that comes late undoes a later one",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "    if event.event_time_ms < book.said.get(event.driver_id, 0):\n",
         "    if event.event_time_ms < 0:\n",
         "the newest status holds",
@@ -388,7 +388,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: of one moment positions go first",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "    inputs: ClassVar = {name: INPUTS[name] for name in sorted(INPUTS)}\n",
         "    inputs: ClassVar = dict(INPUTS)\n",
         "what happens in one moment has one order, that of before",
@@ -396,7 +396,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: positions may have any key",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        if event.driver_id != ctx.key:\n",
         "        if not event.driver_id:\n",
         "a driver's positions have the driver as their key",
@@ -404,7 +404,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a request may be booked for any time",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        elif ahead := too_far_ahead(event):\n",
         "        elif ahead := too_far_ahead(event)[1:]:\n",
         "nothing is waited for in a far future",
@@ -412,7 +412,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a key may be of any length",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "        elif len(ctx.key) > MAX_KEY:\n",
         "        elif len(ctx.key) > 1_000 * MAX_KEY:\n",
         "keys are bounded",
@@ -420,7 +420,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a request may say nothing of its zone",
-        f"{_APP}/events.py",
+        f"{_APP}/contracts/events.py",
         "    zone: Identifier\n    pickup_lat",
         '    zone: Text = ""\n    pickup_lat',
         "what a stream must say, its type requires",
@@ -428,7 +428,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: what waited comes by another input",
-        f"{_APP}/earlier.py",
+        f"{_APP}/state/earlier.py",
         "enumerate(sorted(INPUTS))",
         "enumerate(INPUTS)",
         "what waits in a checkpoint of before goes on",
@@ -436,7 +436,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: handovers that waited are lost",
-        f"{_APP}/earlier.py",
+        f"{_APP}/state/earlier.py",
         "        fields = _UNSAID | fields\n",
         "        pass\n",
         "what waits in a checkpoint of before goes on",
@@ -444,7 +444,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an assignment by hand has any number",
-        f"{_APP}/operations.py",
+        f"{_APP}/operations/by_hand.py",
         "    if ride.attempt >= LAST_ATTEMPT:\n",
         "    if ride.attempt > LAST_ATTEMPT:\n",
         "attempts are bits of a number of 64",
@@ -453,7 +453,7 @@ MUTANTS: Final = (
     # -- its audits
     Mutant(
         "ridesharing's auditor: a second commitment is no alarm",
-        f"{_APP}/auditor.py",
+        f"{_APP}/processes/auditor.py",
         "            if account.open:\n                self._alarm(",
         "            if account.open == commitment:\n                self._alarm(",
         "the auditor sees two commitments of a driver",
@@ -461,7 +461,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's auditor: an offer may stay open",
-        f"{_APP}/auditor.py",
+        f"{_APP}/processes/auditor.py",
         "                ctx.timers.at(event.deadline_ms + 1, _OFFER)\n",
         "                pass\n",
         "the auditor sees offers without an end",
@@ -469,7 +469,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's auditor: any step may follow any other",
-        f"{_APP}/auditor.py",
+        f"{_APP}/processes/auditor.py",
         "        if not may_follow(event.before, event.state):\n",
         "        if not event.before and not may_follow(event.before, event.state):\n",
         "the auditor holds to the table of states",
@@ -477,7 +477,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: commitments may overlap",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         'ordered[same & (ordered["offered_ms"] < latest)]',
         'ordered[same & (ordered["offered_ms"] < latest) & ~same]',
         "the audit sees two commitments of a driver",
@@ -485,7 +485,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: a step may say that it follows another than it does",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         '    found.add(3, ordered[before != ordered["before"]], "does not follow the state before")\n',
         "",
         "the audit sees steps that are missing",
@@ -493,7 +493,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: any step may follow any other",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         '    found.add(3, ordered[forbidden], "not in the table of states")\n',
         "",
         "the audit holds to the table of states",
@@ -501,7 +501,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: time may run backwards",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         '    found.add(3, ordered[back], "time runs backwards")\n',
         "",
         "the audit sees time that runs backwards",
@@ -509,7 +509,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: any wait will do",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         "waits[stayed > patience_ms]",
         "waits[stayed > 1_000_000 * patience_ms]",
         "the audit sees searches that take too long",
@@ -517,7 +517,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's audit: an offer may stand twice",
-        f"{_APP}/audit.py",
+        f"{_APP}/operations/audit.py",
         '    found.add(8, offers[offers.duplicated("offer_id")], "an offer twice")\n',
         "",
         "the audit sees doubled offers",
@@ -542,7 +542,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's checks: the end of a search is never written",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         '        self.say(\n            "trips",\n',
         '        ends = before == "processing" and state in TERMINAL\n'
         '        (self.say if not ends else lambda *_: None)(\n            "trips",\n',
@@ -659,7 +659,7 @@ MUTANTS: Final = (
     # -- where cars are
     Mutant(
         "ridesharing: cars that fell silent are written again and again",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "        if car.seen_ms > since:\n            where",
         "        if car.seen_ms > 0:\n            where",
         "a car has a place where it was heard of",
@@ -667,7 +667,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a blocked car counts as free on the map",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "car.idle and car.online and book.blocked.get(driver_id, 0) <= now\n    return",
         "car.idle and car.online\n    return",
         "free is who could be offered a ride",
@@ -675,7 +675,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a car with a ride counts as free on the map",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "    if ride is not None:\n        return ride.state\n",
         "",
         "a car's state is that of its request",
@@ -683,7 +683,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: places are written once, and never again",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "            if length and book.cars and ctx.timers.pending(name) is None:\n",
         "            if length and len(book.cars) == 1 and ctx.timers.pending(name) is None:\n",
         "each half minute has its places",
@@ -691,7 +691,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: journeys end where they begin",
-        f"{_APP}/dispatcher.py",
+        f"{_APP}/processes/dispatcher.py",
         "Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon)",
         "Journey(*about, lat, lon, lat, lon)",
         "a journey has its end",
@@ -717,7 +717,7 @@ MUTANTS: Final = (
     # -- borders between regions
     Mutant(
         "ridesharing: a handover brings back who has gone on meanwhile",
-        f"{_APP}/neighbours.py",
+        f"{_APP}/processes/neighbours.py",
         "    if book.departed.get(event.driver_id, -1) >= event.event_time_ms:\n",
         "    if event.event_time_ms < 0:\n",
         "no two regions have one driver",
@@ -725,7 +725,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: an empty region forgets whom it has handed over",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "self.cars, self.rides, self.closed, self.departed, self.off_line",
         "self.cars, self.rides, self.closed, self.off_line",
         "no two regions have one driver",
@@ -734,7 +734,7 @@ MUTANTS: Final = (
     # -- the book in parts
     Mutant(
         "ridesharing: who has a ride is looked at as soon as everybody else",
-        f"{_APP}/entries.py",
+        f"{_APP}/state/entries.py",
         "        return self.watch_ms if silent <= self.watch_ms else whole_second(silent)\n",
         "        return whole_second(silent)\n",
         "a book in parts says what one in an entry says",
@@ -742,7 +742,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a slice of drivers is looked at when its last one may have fallen silent",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "                elif silent < first:\n",
         "                elif first == NEVER:\n",
         "who falls silent is found in the second",
@@ -750,7 +750,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: deadlines far ahead come a stretch late",
-        f"{_APP}/book.py",
+        f"{_APP}/state/book.py",
         "if span * _SPAN_MS < head.horizon_ms]",
         "if span * _SPAN_MS < head.horizon_ms - _SPAN_MS]",
         "deadlines come in order of time",
@@ -758,7 +758,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: drivers of a book of before are looked at by no deadline",
-        f"{_APP}/earlier.py",
+        f"{_APP}/state/earlier.py",
         "            car.watch_ms = watched[driver_id]\n",
         "            pass\n",
         "a checkpoint of before goes on",
@@ -767,7 +767,7 @@ MUTANTS: Final = (
     # -- other regions
     Mutant(
         "ridesharing: with other regions a driver with a ride goes where the car is",
-        f"{_APP}/rekeying.py",
+        f"{_APP}/operations/rekeying.py",
         "        return self._rides.get(car.request_id) or self._regions.of_place(car.lat, car.lon)\n",
         "        return self._regions.of_place(car.lat, car.lon)\n",
         "nobody is lost between regions",
@@ -775,7 +775,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: with other regions the gate knows the old owners",
-        f"{_APP}/rekeying.py",
+        f"{_APP}/operations/rekeying.py",
         "track.owner = owners[key[0]] =",
         "owners[key[0]] =",
         "nobody is lost between regions",
@@ -783,7 +783,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: with other regions deadlines of rides are gone",
-        f"{_APP}/rekeying.py",
+        f"{_APP}/operations/rekeying.py",
         "            return [to[self._rides[about]]] if about in self._rides else ()\n",
         "            return ()\n",
         "rides end, whoever has them",
@@ -912,7 +912,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: the figures of an hour are those of the next",
-        f"{_APP}/replay_report.py",
+        f"{_APP}/evaluation/replay_report.py",
         'pd.to_datetime(asked["at_ms"], unit="ms")',
         'pd.to_datetime(asked["at_ms"] + 3_600_000, unit="ms")',
         "waits by the hour of the request",

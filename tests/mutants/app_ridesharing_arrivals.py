@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/ridesharing"
-_ARRIVALS: Final = f"{_APP}/arrivals.py"
+_ARRIVALS: Final = f"{_APP}/processes/arrivals.py"
 _TIMES: Final = f"{_APP}/eta/times.py"
 _TESTS: Final = "tests/unit/apps/ridesharing/test_arrivals.py"
 _EVENINGS: Final = (f"{_TESTS}::test_ways_of_any_evening_are_those_that_the_trips_tell_and_the_audit_holds",)
@@ -115,7 +115,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "matcher: where a ride ends is no matter",
-        f"{_APP}/matching.py",
+        f"{_APP}/processes/matching.py",
         " + drop_costs(riders, rules, demand)[rider]",
         "",
         "a car that ends where nobody asks is missed",
@@ -123,7 +123,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "matcher: demand near the drop-off is dear",
-        f"{_APP}/matching.py",
+        f"{_APP}/processes/matching.py",
         "rules.drop_value_ms * (1.0 - min(1.0, asked / _ENOUGH_A_MINUTE))",
         "rules.drop_value_ms * min(1.0, asked / _ENOUGH_A_MINUTE)",
         "a car that ends where nobody asks is missed",
@@ -131,7 +131,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "demo: nobody counts ways that no rider was told of",
-        f"{_APP}/demo_arrivals.py",
+        f"{_APP}/evaluation/demo_arrivals.py",
         "0, len(began - told), of=len(began)",
         "0, 0, of=len(began)",
         "the demo's checks",

@@ -15,7 +15,7 @@ _AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_wher
 MUTANTS: Final = (
     Mutant(
         "ridesharing matching: who is never to meet is matched",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "    excluded = named.blocked.union(",
         "    excluded = frozenset(",
         "a blocked pair is never matched",
@@ -23,7 +23,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: an operator gives a rider a driver whom they are never to meet",
-        f"{_APP}/operations.py",
+        f"{_APP}/operations/by_hand.py",
         "    if event.driver_id in desk.named(ride.rider_id).blocked:\n",
         "    if not desk:\n",
         "a blocked pair is never matched",
@@ -31,7 +31,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: another class costs nothing",
-        f"{_APP}/matching.py",
+        f"{_APP}/processes/matching.py",
         "{s.vehicle_class: s.cost_ms for s in self.serves if s.wanted == wanted}",
         "{s.vehicle_class: 0 for s in self.serves if s.wanted == wanted}",
         "another class serves at a cost",
@@ -39,7 +39,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: a favourite costs more",
-        f"{_APP}/matching.py",
+        f"{_APP}/processes/matching.py",
         "extra = extra - rules.favourite_ms * ",
         "extra = extra + rules.favourite_ms * ",
         "a favourite is worth a longer drive",
@@ -55,7 +55,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: what is to hold later outlives the last word",
-        f"{_APP}/pairs.py",
+        f"{_APP}/state/pairs.py",
         " if one[0] < from_ms]",
         "]",
         "the last word holds",
@@ -79,7 +79,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: an offer that ran out teaches nothing",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         '            self._learn(ride, "ignore")\n',
         "            pass\n",
         "who says nothing has not said yes",
@@ -87,7 +87,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: who is busy has said no",
-        f"{_APP}/desk.py",
+        f"{_APP}/processes/desk.py",
         'elif attempt == "rejected" and cause != BUSY:',
         'elif attempt == "rejected":',
         "a busy driver says nothing of what they like",
@@ -95,7 +95,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: a driver is judged by yeses alone, wherever they were asked to",
-        f"{_APP}/acceptance.py",
+        f"{_APP}/processes/acceptance.py",
         '(f"d:{driver_id}", usual))',
         '(f"d:{driver_id}", 1.0))',
         "a driver is held against what the fleet says to such distances",
@@ -103,7 +103,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: answers never grow old",
-        f"{_APP}/acceptance.py",
+        f"{_APP}/processes/acceptance.py",
         "        share = 0.5 ** (passed / half_life_ms)\n",
         "        share = 1.0\n",
         "older answers count less",
@@ -111,7 +111,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: who has been idle for long has to wait",
-        f"{_APP}/income.py",
+        f"{_APP}/processes/income.py",
         "np.clip(1.0 - idle / mean, -1.0, 1.0)",
         "np.clip(idle / mean - 1.0, -1.0, 1.0)",
         "who has been idle for long gets a ride sooner",
@@ -119,7 +119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: a window that ends with a block is of the next",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "plan.arm(desk.region, desk.now - 1)",
         "plan.arm(desk.region, desk.now)",
         "an arm holds for its block",
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: blocks of another policy are compared",
-        f"{_APP}/switchbacks.py",
+        f"{_APP}/operations/switchbacks.py",
         '        if row["policy"] != plan.arm(',
         '        if row["policy"] == "" != plan.arm(',
         "blocks in which another policy held say nothing",

@@ -17,7 +17,7 @@ _LATELY: Final = ("tests/unit/millrace/dashboard/test_tables.py",)
 MUTANTS: Final = (
     Mutant(
         "city: a request is shown as it was before its newest step",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         '.aggregate([("revision", "max")])\n        last = pa.table({"request_id": last["request_id"], '
         '"revision": last["revision_max"]})',
         '.aggregate([("revision", "min")])\n        last = pa.table({"request_id": last["request_id"], '
@@ -27,7 +27,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: a moment knows what came after it",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         'rows = _between(self._trips, "at_ms", at - OPEN_MS, at)',
         'rows = _between(self._trips, "at_ms", at - OPEN_MS, at + OPEN_MS)',
         "a moment is what was known by then",
@@ -35,7 +35,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: cars that fell silent stay on the map",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         'rows = _between(self._places, "at_ms", at - self._heard_ms, at)',
         'rows = _between(self._places, "at_ms", 0, at)',
         "silent cars are not on the map",
@@ -43,7 +43,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: a car is where it was first heard of",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "newest[car.driver_id].at_ms < car.at_ms:",
         "newest[car.driver_id].at_ms > car.at_ms:",
         "a car is where it was last",
@@ -51,7 +51,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: who booked ahead wants to leave at once",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         '            if at - RECENT_MS < max(row["at_ms"], row["pickup_at_ms"]) <= at\n',
         '            if at - RECENT_MS < row["at_ms"] <= at\n',
         "demand is when riders want to leave",
@@ -59,7 +59,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: all cars count as free",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         'free = [car for car in cars if car.state == "free"]',
         "free = list(cars)",
         "supply is free cars",
@@ -67,7 +67,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: riders whose car is on the way lack one",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "[r.zone for r in riders if r.state in SEARCHING],",
         "[r.zone for r in riders],",
         "shortage counts riders without a car",
@@ -75,7 +75,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: a trip may take any time",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "if usual is not None and since > usual:",
         "if usual is not None and since > 20 * usual:",
         "trips that take too long stand out",
@@ -83,7 +83,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: a car that is silent does not stand out",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "if self._tells_places and quiet > SILENT_MS:",
         "if silent is not None and quiet > SILENT_MS:",
         "silent cars stand out",
@@ -91,7 +91,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: the drive is expected to take no time",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "return DRIVES * travel_ms(distance_m(*ends)) + ON_TOP_MS",
         "return ON_TOP_MS",
         "long trips take long",
@@ -99,7 +99,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: what is over can be ended",
-        f"{_APP}/dashboard_city.py",
+        f"{_APP}/dashboard/city.py",
         "offers = [_offers(s) for s in rides] if at_ms is None else ()",
         "offers = [_offers(s) for s in rides]",
         "a past moment is looked at only",
@@ -107,7 +107,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: the list of those who wait is always the newest",
-        f"{_APP}/dashboard_city.py",
+        f"{_APP}/dashboard/city.py",
         "riders = [] if found is None else found.moment(at_ms).riders",
         "riders = [] if found is None else found.moment().riders",
         "all panels of the city show the moment",
@@ -115,7 +115,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a trip is ended on this machine's clock though events have another",
-        f"{_APP}/dashboard_city.py",
+        f"{_APP}/dashboard/city.py",
         "return now if found is None or is_near else found.until_ms",
         "return now",
         "commands have the events' time",
@@ -123,7 +123,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: trips are ended whose rider is not aboard",
-        f"{_APP}/dashboard_city.py",
+        f"{_APP}/dashboard/city.py",
         'return (Offer(END_TRIP, about),) if ride.state == "in_progress" else ()',
         "return (Offer(END_TRIP, about),)",
         "only trips are ended",
@@ -131,7 +131,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: a story is told table by table",
-        f"{_APP}/dashboard_story.py",
+        f"{_APP}/dashboard/story.py",
         "lines = sorted(tell(row) for",
         "lines = list(tell(row) for",
         "a story is in order of time",

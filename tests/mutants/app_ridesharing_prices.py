@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/ridesharing"
 _PROCESS: Final = f"{_APP}/surge/process.py"
-_CHECKS: Final = f"{_APP}/demo_prices.py"
+_CHECKS: Final = f"{_APP}/evaluation/demo_prices.py"
 _TESTS: Final = "tests/unit/apps/ridesharing"
 _SURGE: Final = (f"{_TESTS}/test_surge.py::test_quotes_fares_and_multipliers_are_those_counted_anew",)
 _RECOUNT: Final = (f"{_TESTS}/test_surge.py::test_what_is_recounted_from_the_tables_is_what_was_told",)
@@ -145,7 +145,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "prices: the gate goes by the place and not by its cell",
-        f"{_APP}/gate.py",
+        f"{_APP}/processes/gate.py",
         "region = self.config.regions.of_zone(cell)",
         "region = self.config.regions.of_place(event.pickup_lat, event.pickup_lon)",
         "a cell has one region",
@@ -153,7 +153,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "prices: cars that cannot be had are free",
-        f"{_APP}/window.py",
+        f"{_APP}/processes/window.py",
         "    for car in free_cars(desk.book, desk.now, desk.config.ttl_ms):\n        name",
         "    for car in desk.book.cars.values():\n        name",
         "supply is who could be offered a ride",
@@ -161,7 +161,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "prices: a switch is told again and again",
-        f"{_APP}/switches.py",
+        f"{_APP}/processes/switches.py",
         "if name > told and desk.now",
         "if desk.now",
         "the trail has each switch once",
@@ -169,7 +169,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "prices: a switch is told before it holds",
-        f"{_APP}/switches.py",
+        f"{_APP}/processes/switches.py",
         "< switch.from_ms <= desk.now:",
         "< switch.from_ms:",
         "the trail says when it holds",
@@ -217,7 +217,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "city: a cell has the multiplier of the end at any moment",
-        f"{_APP}/city.py",
+        f"{_APP}/dashboard/places.py",
         "for from_ms, cell, multiplier in self._surge if from_ms <= at}",
         "for from_ms, cell, multiplier in self._surge}",
         "a moment is what was known by then",
@@ -225,7 +225,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "page: any cap is sent",
-        f"{_APP}/dashboard_prices.py",
+        f"{_APP}/dashboard/prices.py",
         "    if not 1.0 <= cap <= 10.0:\n",
         "    if cap < 0.0:\n",
         "a cap is a number from 1 to 10",

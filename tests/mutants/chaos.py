@@ -181,7 +181,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: another fact under a known id is a repeat",
-        "apps/iot_maintenance/past.py",
+        "apps/iot_maintenance/state/past.py",
         "        return before[1] != content\n",
         "        return False\n",
         "conflicts are told from repeats",
@@ -189,7 +189,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: another reading of a time is a repeat",
-        "apps/iot_maintenance/process.py",
+        "apps/iot_maintenance/processes/monitor.py",
         "(part.reading_id, part.sensor_id, part.value, part.unit) == said for part in before",
         "said for part in before",
         "conflicts are told from repeats",
@@ -197,7 +197,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: what facts have said is kept for ever",
-        "apps/iot_maintenance/past.py",
+        "apps/iot_maintenance/state/past.py",
         "for name, kept in self.told.items() if kept[0] >= before}",
         "for name, kept in self.told.items()}",
         "what is remembered is forgotten",

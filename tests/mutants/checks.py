@@ -14,7 +14,7 @@ _SHOWN: Final = (
 _SHOP: Final = "tests/unit/apps/clickstream/test_checks.py"
 _SHOP_FAILS: Final = f"{_SHOP}::test_a_check_against_the_ledger_fails_where_its_feature_is_broken"
 _EVALUATIONS: Final = "tests/unit/apps/test_evaluations.py::test_a_comparison_sees_what_is_broken"
-_OFFERS: Final = "apps/clickstream/offer_checks.py"
+_OFFERS: Final = "apps/clickstream/evaluation/offer_checks.py"
 _LEDGER: Final = "tests/unit/generators/test_ledger_check.py"
 
 MUTANTS: Final = (
@@ -100,7 +100,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "checks: a session twice is one for the comparison with pandas",
-        "apps/clickstream/evaluation.py",
+        "apps/clickstream/evaluation/files.py",
         "assign(time=frame.groupby(keys).cumcount())",
         "assign(time=0)",
         "the evaluation sees sessions that are there twice",
@@ -108,7 +108,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "checks: a row twice is one for the comparison with Snowplow",
-        "apps/clickstream/snowplow_files.py",
+        "apps/clickstream/evaluation/snowplow_files.py",
         "len(by_key) + again\n",
         "len(by_key)\n",
         "the evaluation sees rows that are there twice",
@@ -124,7 +124,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "checks: a minute of a zone twice is one for the comparison with pandas",
-        "apps/ridesharing/location_report.py",
+        "apps/ridesharing/evaluation/location_report.py",
         "assign(time=frame.groupby(key).cumcount())",
         "assign(time=0)",
         "the evaluation sees rows that are there twice",

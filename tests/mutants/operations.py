@@ -11,7 +11,7 @@ _TOPIC: Final = "shared/millrace/operations/control_topic.py"
 _RULES: Final = "shared/millrace/cli/rules.py"
 _SHOWN: Final = "shared/millrace/cli/rules_shown.py"
 _REPORT: Final = "shared/millrace/operations/report.py"
-_BACKTEST: Final = "apps/iot_maintenance/backtest.py"
+_BACKTEST: Final = "apps/iot_maintenance/operations/backtest.py"
 _TESTS: Final = "tests/unit/millrace/operations"
 _TEST_SENDING: Final = f"{_TESTS}/test_sending.py"
 _TEST_RULES: Final = f"{_TESTS}/test_rules.py"
@@ -115,7 +115,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations: alarm rules need nobody's approval",
-        "apps/iot_maintenance/app_rules.py",
+        "apps/iot_maintenance/operations/app_rules.py",
         "alarm_language(two_person=settings.monitor.two_person)",
         "alarm_language()",
         "alarm rules have a second person where a setting asks for it",
@@ -123,7 +123,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations: the stream needs nobody's approval of alarm rules",
-        "apps/iot_maintenance/process.py",
+        "apps/iot_maintenance/processes/monitor.py",
         "alarm_language(two_person=self._m.two_person)",
         "alarm_language()",
         "alarm rules have a second person where a setting asks for it",
@@ -139,7 +139,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations: an old name sends another state",
-        "apps/fraud/rules_cli.py",
+        "apps/fraud/operations/rules_cli.py",
         "StateName.paused",
         "StateName.shadow",
         "old names do what the new ones do",
@@ -238,7 +238,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations: who acts on a ride is not sent",
-        "apps/ridesharing/commanding.py",
+        "apps/ridesharing/operations/commanding.py",
         "        operator=operator,\n",
         '        operator="operator",\n',
         "commands over rides say who sent them",

@@ -115,7 +115,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: only what one table names keeps its token",
-        "apps/fraud/tokens_cli.py",
+        "apps/fraud/operations/tokens_cli.py",
         'for column in ("card_id", "event"):',
         'for column in ("card_id",):',
         "late transactions keep their tokens",
@@ -201,7 +201,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: the desk keeps what it knows of a card that is forgotten",
-        "apps/fraud/process.py",
+        "apps/fraud/processes/cards.py",
         "        ctx.emit(Forgotten(event.card_id, none, none, none, none, none, none), on_time=False)\n",
         "        pass\n",
         "all stages forget a card",
@@ -209,7 +209,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: a timer keeps the key of a card that is forgotten",
-        "apps/fraud/process.py",
+        "apps/fraud/processes/cards.py",
         "        ctx.timers.delete(_EXPIRE)",
         "        pass",
         "nothing of a card stays",
@@ -217,7 +217,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: the card's histories outlive it",
-        "apps/fraud/stages.py",
+        "apps/fraud/processes/stages.py",
         '            if state.kind != "broadcast":\n',
         '            if state.kind != "broadcast" and state.name != "history":\n',
         "a forgotten card is a new one",
@@ -233,7 +233,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: a key that is gone is made anew",
-        "apps/fraud/tokens.py",
+        "apps/fraud/operations/tokens.py",
         "    if path.parent.is_dir():\n",
         "    if path.parent.is_file():\n",
         "histories do not end unseen",

@@ -132,7 +132,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operators: an alarm is acknowledged by any name",
-        "apps/iot_maintenance/cli.py",
+        "apps/iot_maintenance/operations/cli.py",
         "operator=who(by, settings)",
         'operator=by or "somebody"',
         "commands ask who acts",
@@ -140,7 +140,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operators: a policy is switched by anybody",
-        "apps/ridesharing/cli.py",
+        "apps/ridesharing/operations/cli.py",
         "    who(by, settings)\n",
         "    assert who\n",
         "commands ask who acts",

@@ -135,7 +135,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: a payment that is asked again is decided again",
-        f"{_FRAUD}/serving.py",
+        f"{_FRAUD}/operations/serving.py",
         "            if asked.told is None:\n",
         "            if True:\n",
         "a repeat gets the same answer",
@@ -143,7 +143,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: without a broker a payment is answered as if it were in the stream",
-        f"{_FRAUD}/serving.py",
+        f"{_FRAUD}/operations/serving.py",
         '        refused = not asked.is_safe and self._when_down == "refuse"\n',
         "        refused = False\n",
         "what is not in the stream is not answered",
@@ -177,7 +177,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: what the server before had seen is not known",
-        f"{_FRAUD}/serving.py",
+        f"{_FRAUD}/operations/serving.py",
         "        self._ahead.seen_before(seen)\n",
         "",
         "a server goes on from the outbox",
@@ -185,7 +185,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: answers of the server before are not given again",
-        f"{_FRAUD}/serving.py",
+        f"{_FRAUD}/operations/serving.py",
         "            asked, _ = self._ask(tx, kept.value)\n",
         "            asked = _Asked(kept.value, threading.Lock())\n",
         "a server goes on from the outbox",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace_apps.fraud.cases_events import AlertSeen, CaseAct, Disposition
-from millrace_apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.cases.events import AlertSeen, CaseAct, Disposition
+from millrace_apps.fraud.cases.rules import CaseRules
 
 
 @dataclass

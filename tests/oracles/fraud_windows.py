@@ -41,7 +41,7 @@ def within(seen: Sequence[Any], tx: Any, entity: str, window: int) -> list[Any]:
 
 
 def card_features(seen: Sequence[Any], tx: Any) -> dict[str, Any]:
-    """Return what :class:`millrace_apps.fraud.feature_types.CardFeatures` has, without the journey."""
+    """Return :class:`millrace_apps.fraud.contracts.feature_types.CardFeatures`, without the journey."""
     before = [o for o in within(seen, tx, "card", MONTH) if o is not tx]
     times = sorted(o.event_time_ms for o in before)
     all_times = sorted(o.event_time_ms for o in seen if o.kind == "purchase" and o.card_id == tx.card_id
@@ -73,7 +73,7 @@ def card_features(seen: Sequence[Any], tx: Any) -> dict[str, Any]:
 
 
 def entity_features(seen: Sequence[Any], tx: Any, entity: str) -> dict[str, Any] | None:
-    """Return what :class:`millrace_apps.fraud.feature_types.EntityFeatures` has, without age and balance."""
+    """Return :class:`millrace_apps.fraud.contracts.feature_types.EntityFeatures` less age and balance."""
     if getattr(tx, FIELD[entity]) is None:
         return None
     hour, day, month = (within(seen, tx, entity, w) for w in (HOUR, DAY, MONTH))

@@ -32,8 +32,8 @@ from millrace.runtime.replay import run_records
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.topology import Topology, Upsert
 from millrace.topology.sinks import table_name
-from millrace_apps.ridesharing.lifecycle import TERMINAL
-from millrace_apps.ridesharing.rekeying import by_settings
+from millrace_apps.ridesharing.operations.rekeying import by_settings
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from tests.golden.a6f5cc6 import make
 
 GOLDEN = Path(make.__file__).parent

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from millrace.console.report import Check, equal, same
 from millrace.testing.world_ledger import WorldTruth
-from millrace_apps.clickstream.offer_checks import STITCHING, Consents
+from millrace_apps.clickstream.evaluation.offer_checks import STITCHING, Consents
 
 Row = dict[str, Any]
 #: So many of a visit's clicks are remembered, the last ones; its counter goes no further.

@@ -12,7 +12,7 @@ from millrace.experiments import Report
 from millrace.operations.report import write
 from millrace.time import ms
 from millrace.time.durations import parse_duration
-from millrace_apps.clickstream.forget import app_settings, open_table
+from millrace_apps.clickstream.operations.forget import app_settings, open_table
 from millrace_apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
 from millrace_apps.clickstream.recommend.filters import POPULAR
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 from millrace_apps.clickstream.recommend.baselines import BASELINES
 from millrace_apps.clickstream.recommend.files import (
     Columns,
@@ -27,7 +28,6 @@ from millrace_apps.clickstream.recommend.ranker import (
     learn_order,
 )
 from millrace_apps.clickstream.recommend.scoring import CHOSEN, POLICIES, Policy, ranked, recommend, score
-from millrace_apps.clickstream.snowplow_files import BadFile
 
 Progress = Callable[[str], None]
 

@@ -55,7 +55,7 @@ def recommend(
 
     Either --train and --test (clicks with times) or --train-sessions and --test-prefixes (lists).
     """
-    from millrace_apps.clickstream.offer_rules import duration_ms
+    from millrace_apps.clickstream.processes.offer_rules import duration_ms
     from millrace_apps.clickstream.recommend.evaluate import evaluate_clicks, evaluate_lists
     from millrace_apps.clickstream.recommend.files import Columns
 

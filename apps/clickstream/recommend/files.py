@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace_apps.clickstream.snowplow_files import BadFile
+from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import msgspec
 from millrace.errors import UserError
 from millrace.rules import Entry, Field, InForce, Language, Rule, RuleSet, Version, check_rules, view_of
 from millrace.rules.model import Step
-from millrace_apps.clickstream.messages import ItemFacts
+from millrace_apps.clickstream.contracts.messages import ItemFacts
 from millrace_apps.clickstream.recommend.baselines import popularity
 from millrace_apps.clickstream.recommend.index import SessionIndex
 from millrace_apps.clickstream.recommend.scoring import Policy, Suggestion, recommend

@@ -31,7 +31,7 @@ from millrace.rules import (
     SetRuleState,
     apply_rule,
 )
-from millrace_apps.clickstream.messages import ItemFacts, Looked
+from millrace_apps.clickstream.contracts.messages import ItemFacts, Looked
 from millrace_apps.clickstream.recommend.clicked import (
     UNLEARNED,
     Shown,

@@ -14,7 +14,7 @@ from millrace.inspect.committed import CommittedState
 from millrace.rules import RuleSet
 from millrace.serving.questions import NotFound, Question, Refused
 from millrace.state.broadcast import BroadcastLayout
-from millrace_apps.clickstream.messages import SHOP, ItemFacts
+from millrace_apps.clickstream.contracts.messages import SHOP, ItemFacts
 from millrace_apps.clickstream.recommend.clicked import UNLEARNED
 from millrace_apps.clickstream.recommend.filters import POPULAR, Asked, list_for, rules_of
 from millrace_apps.clickstream.recommend.index import SessionIndex

@@ -14,9 +14,7 @@ import pandas as pd
 from millrace.errors import UserError
 from millrace.models.calibration import Calibration
 from millrace.models.tables import matrix
-from millrace_apps.fraud.economics import Costs, Scored, choose
 from millrace_apps.fraud.evaluation.recorded import SCENARIO
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import (
     BLOCK_FROM,
     HANDBOOK_MODEL,
@@ -30,6 +28,8 @@ from millrace_apps.fraud.model.estimator import (
 )
 from millrace_apps.fraud.model.metrics import CARDS_A_DAY, Quality, quality
 from millrace_apps.fraud.model.weeks import Week, day_of, week
+from millrace_apps.fraud.operations.economics import Costs, Scored, choose
+from millrace_apps.fraud.state.labels import DAY_MS
 
 #: Seeds of the models whose mean is reported.
 SEEDS: Final = (0, 1, 2, 3, 4)

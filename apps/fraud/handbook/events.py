@@ -70,7 +70,8 @@ class PaymentFeatures(msgspec.Struct, frozen=True, gc=False):
     The first fields are those of :class:`Payment`; ``out_of_order``: it came behind a later one of the same
     customer or terminal, and was taken as if it had happened at that one's time (in arrival order only).
     ``weekend`` to ``terminal_risk_30d`` are the Handbook's 14 features; what follows is explained at
-    :class:`~millrace_apps.fraud.handbook.habits.Standing` and :class:`~millrace_apps.fraud.labels.LabelRisk`.
+    :class:`~millrace_apps.fraud.handbook.habits.Standing` and
+    :class:`~millrace_apps.fraud.state.labels.LabelRisk`.
     """
 
     transaction_id: str

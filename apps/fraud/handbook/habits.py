@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from millrace_apps.fraud.labels import DAY_MS, LONG_AGO_DAYS
+from millrace_apps.fraud.state.labels import DAY_MS, LONG_AGO_DAYS
 
 #: How many of the latest amounts make the median.
 REMEMBERED: Final = 60

@@ -16,7 +16,7 @@ from millrace.errors import UserError
 from millrace_apps.fraud.handbook.events import CustomerFeatures, CustomerView, Payment, PaymentFeatures
 from millrace_apps.fraud.handbook.habits import Habits, is_high
 from millrace_apps.fraud.handbook.windows import CustomerWindows, during_night, during_weekend, look_at_labels
-from millrace_apps.fraud.labels import DAY_MS, FRAUD, GENUINE, PENDING, LabelLog, LabelRisk
+from millrace_apps.fraud.state.labels import DAY_MS, FRAUD, GENUINE, PENDING, LabelLog, LabelRisk
 
 #: The state of a silent customer or terminal must not go before its windows are empty.
 _LIFE: Final = days(90)

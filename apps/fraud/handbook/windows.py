@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from millrace_apps.fraud.labels import DAY_MS, DECLINED, FRAUD, FRAUD_HIGH, HIGH, LabelLog, LabelRisk
+from millrace_apps.fraud.state.labels import DAY_MS, DECLINED, FRAUD, FRAUD_HIGH, HIGH, LabelLog, LabelRisk
 
 #: Lengths of the windows, days.
 WINDOW_DAYS: Final = (1, 7, 30)

@@ -22,9 +22,8 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.manifest import Curve
 from millrace.models.tables import CannotTrain
-from millrace_apps.fraud.control_events import SetThreshold
-from millrace_apps.fraud.economics import Costs
-from millrace_apps.fraud.events import Alert, Authorisation, Decision, Label, Transaction
+from millrace_apps.fraud.contracts.control_events import SetThreshold
+from millrace_apps.fraud.contracts.events import Alert, Authorisation, Decision, Label, Transaction
 from millrace_apps.fraud.loop.thieves import Thief, Tried
 from millrace_apps.fraud.loop.world import BEGIN_MS, DAY_MS, HOUR_MS, Size, Town
 from millrace_apps.fraud.model.estimator import ModelSpec
@@ -39,8 +38,9 @@ from millrace_apps.fraud.model.live import (
     flat,
 )
 from millrace_apps.fraud.model.training import examples, train
-from millrace_apps.fraud.pipeline import topology
+from millrace_apps.fraud.operations.economics import Costs
 from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.topology import topology
 
 if TYPE_CHECKING:
     import pandas as pd

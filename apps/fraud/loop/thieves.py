@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.fraud.loop.world import HOUR_MS, Card, Town
 
 #: How much of a stolen card's use is over at most, where nobody blocks it.

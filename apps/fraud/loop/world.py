@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.contracts.events import Transaction
 
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000

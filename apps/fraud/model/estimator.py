@@ -13,8 +13,8 @@ from millrace_apps.fraud.handbook.events import HANDBOOK, OWN
 
 #: The Handbook's model inputs: the amount and the 14 features.
 HANDBOOK_INPUTS: Final = ("amount", *HANDBOOK)
-#: Ours: the same and what :mod:`millrace_apps.fraud.handbook.habits` and :mod:`millrace_apps.fraud.labels`
-#: add.
+#: Ours: the same and what :mod:`millrace_apps.fraud.handbook.habits` and
+#: :mod:`millrace_apps.fraud.state.labels` add.
 INPUTS: Final = (*HANDBOOK_INPUTS, *OWN)
 
 #: Version of the definitions of recorded history's features; raised when the meaning of one changes, and kept

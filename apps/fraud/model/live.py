@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import Reader
 from millrace.models.serving import ModelHolder, ServedModel, Status
-from millrace_apps.fraud.billing import billed
-from millrace_apps.fraud.desk import FEATURES_VERSION as DECIDED_BY
-from millrace_apps.fraud.events import Channel
-from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
-from millrace_apps.fraud.features import Features
-from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
-from millrace_apps.fraud.local_time import hour_of, weekday_of
+from millrace_apps.fraud.contracts.events import Channel
+from millrace_apps.fraud.contracts.feature_types import CardFeatures, EntityFeatures
 from millrace_apps.fraud.model.estimator import ModelSpec
+from millrace_apps.fraud.processes.billing import billed
+from millrace_apps.fraud.processes.desk import FEATURES_VERSION as DECIDED_BY
+from millrace_apps.fraud.processes.features import Features
+from millrace_apps.fraud.processes.local_time import hour_of, weekday_of
+from millrace_apps.fraud.state.labels import LabelRisk, TerminalLabels
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from millrace_apps.fraud.scorer import Observed
+    from millrace_apps.fraud.processes.scorer import Observed
 
 #: Entities that a decision may know something of, by the names of its columns.
 ENTITIES: Final = ("account", "terminal", "device", "address")

@@ -12,13 +12,13 @@ import numpy as np
 from millrace.errors import UserError
 from millrace.models.drift import age_days, shifts
 from millrace.models.loading import LoadedModel
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.examples import Examples
 from millrace_apps.fraud.model.feedback import PAYMENTS_A_DAY
 from millrace_apps.fraud.model.metrics import alert_precision_of_days
 from millrace_apps.fraud.model.outcomes import Day, Outcome, count
 from millrace_apps.fraud.model.prequential import DayMetrics, measure
 from millrace_apps.fraud.model.weeks import day_of
+from millrace_apps.fraud.state.labels import DAY_MS
 
 METRICS_TABLE: Final = "model_metrics"
 

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from millrace.parts.top import best
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.metrics import CARDS_A_DAY
+from millrace_apps.fraud.state.labels import DAY_MS
 
 #: Scores are kept in thousandths: two that differ by less are a tie.
 STEPS: Final = 1_000
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         was: What it has been counted as before; None: as neither, or it is counted for the first time.
         version: The model's version; as what follows, only where it is counted for the first time.
         trained_until_ms: Event time of the newest payment that the model was trained on; 0: not known.
-        bins: Where its features lie, a bin for each of :data:`millrace_apps.fraud.judging.WATCHED`.
+        bins: Where its features lie, a bin for each of :data:`millrace_apps.fraud.processes.judging.WATCHED`.
         again: Whether it has come before, where ``was`` does not tell.
         weight: For how many payments it stands.
         off: Whether its card was known to be compromised when it was scored: nobody looks for such a card any

@@ -15,9 +15,9 @@ import msgspec
 from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, value_state
 from millrace.errors import UserError
 from millrace.models.drift import SHIFTED, psi_of_counts
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.metrics import CARDS_A_DAY, FALSE_POSITIVES
 from millrace_apps.fraud.model.outcomes import STEPS, Day, Outcomes, add, top_cards
+from millrace_apps.fraud.state.labels import DAY_MS
 
 #: How long labels still change a day that has been judged, ms.
 KEPT_MS: Final = 35 * DAY_MS

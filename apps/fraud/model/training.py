@@ -14,13 +14,13 @@ from millrace.models.candidate import Candidate
 from millrace.models.drift import profile_of
 from millrace.models.tables import CannotTrain, TrainingTables, matrix
 from millrace_apps.fraud.handbook.events import PaymentFeatures
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import CALIBRATED_ON, MODEL, ModelSpec
 from millrace_apps.fraud.model.examples import Examples
 from millrace_apps.fraud.model.feedback import PAYMENTS_A_DAY, FeedbackAt, Learning, pair_of, tells
 from millrace_apps.fraud.model.known import Maturity, Verdict, known
 from millrace_apps.fraud.model.metrics import Quality, alert_precision_of_days, quality
 from millrace_apps.fraud.model.weeks import day_of
+from millrace_apps.fraud.state.labels import DAY_MS
 
 if TYPE_CHECKING:
     import numpy.typing as npt

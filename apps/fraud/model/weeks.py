@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace_apps.fraud.labels import DAY_MS
+from millrace_apps.fraud.state.labels import DAY_MS
 
 _EPOCH: Final = date(1970, 1, 1)
 #: Training begins so many days before the test week, and lasts a week.

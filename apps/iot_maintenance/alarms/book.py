@@ -16,7 +16,7 @@ from millrace.errors import UserError
 from millrace.rules import Entry
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
-from millrace_apps.iot_maintenance.assets import quantity_of
+from millrace_apps.iot_maintenance.state.assets import quantity_of
 
 
 class RuleFileError(UserError):

@@ -13,9 +13,9 @@ from millrace_apps.iot_maintenance.alarms.condition import ONE_SHOT, Condition, 
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent, Change
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES, CompiledRule
-from millrace_apps.iot_maintenance.assets import UNREGISTERED, point_of, quantity_of
-from millrace_apps.iot_maintenance.events import Action, AlarmVerb
-from millrace_apps.iot_maintenance.statuses import Regime
+from millrace_apps.iot_maintenance.contracts.events import Action, AlarmVerb
+from millrace_apps.iot_maintenance.processes.statuses import Regime
+from millrace_apps.iot_maintenance.state.assets import UNREGISTERED, point_of, quantity_of
 
 _SHELVED: Final = {0: "", ONE_SHOT: "one_shot"}
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from millrace.rules import Constant, Field, FieldName, Function, Language, Window
 from millrace.time import NO_WATERMARK
 from millrace_apps.iot_maintenance.alarms.spans import LEAST_MS, MOST_MS, Span
-from millrace_apps.iot_maintenance.statuses import Regime
+from millrace_apps.iot_maintenance.processes.statuses import Regime
 
 #: What a rule looks at: every reading of its quantities; the machine's latest readings together, once an
 #: instant; errors; what is wrong with a sensor; what is silent; whose clock is wrong; what is foreseen.

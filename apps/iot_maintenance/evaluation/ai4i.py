@@ -17,8 +17,8 @@ import msgspec
 
 from millrace.errors import UserError
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.contracts.events import Equipment, Reading
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Equipment, Reading
 
 MINUTE_MS: Final = 60_000
 START_MS: Final = 1_577_836_800_000

@@ -16,6 +16,7 @@ import msgspec
 
 from millrace.operators import novelty
 from millrace.operators.anomaly import Novelty
+from millrace_apps.iot_maintenance.contracts.events import Reading
 from millrace_apps.iot_maintenance.evaluation.nab import NotNab, as_ms, read_windows
 from millrace_apps.iot_maintenance.evaluation.nab_baselines import BASELINES
 from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
@@ -28,7 +29,6 @@ from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
     tally,
 )
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Reading
 from millrace_apps.iot_maintenance.settings import IotSettings
 
 #: From which score on the app calls a value an anomaly.

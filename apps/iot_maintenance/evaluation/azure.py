@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from millrace.errors import UserError
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MachineError, Maintenance, Reading
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,8 @@ import numpy as np
 
 from millrace.errors import UserError
 from millrace.models.exports import CHAMPION, Exports
+from millrace_apps.iot_maintenance.contracts.events import Reading
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Reading
 from millrace_apps.iot_maintenance.foresight.baseline import Baseline, fitted
 from millrace_apps.iot_maintenance.foresight.condition import Life
 from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME

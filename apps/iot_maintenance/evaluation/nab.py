@@ -23,8 +23,8 @@ import msgspec
 
 from millrace.errors import UserError
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.contracts.events import Reading
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Reading
 
 WIDTH: Final = 3.5
 DEAD_BAND: Final = 1.0

@@ -13,8 +13,8 @@ import msgspec
 
 from millrace.runtime.settings import load_settings
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
+from millrace_apps.iot_maintenance.contracts.signals import KEYS, as_row
 from millrace_apps.iot_maintenance.settings import IotSettings
-from millrace_apps.iot_maintenance.signals import KEYS, as_row
 
 Engine = Literal["spark", "memory"]
 
@@ -24,7 +24,7 @@ class Sent(NamedTuple):
 
     Attributes:
         topic: Setting of its topic, e.g. ``readings``.
-        event: One of :mod:`millrace_apps.iot_maintenance.events`.
+        event: One of :mod:`millrace_apps.iot_maintenance.contracts.events`.
     """
 
     topic: str
@@ -92,7 +92,7 @@ def _in_memory(
     from millrace.host.memory_chain import MemoryChain
     from millrace.time import ms
     from millrace.topology.sinks import table_name
-    from millrace_apps.iot_maintenance.pipeline import topology
+    from millrace_apps.iot_maintenance.topology import topology
 
     wired = topology(settings)
     host = MemoryChain(wired, out_of_orderness_ms=ms(settings.stream.out_of_orderness))

@@ -22,14 +22,14 @@ from millrace_apps.iot_maintenance.alarms.engine import Alarms, Engine
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, alarm_language
-from millrace_apps.iot_maintenance.assets import UNREGISTERED, Standing, place_by_name
-from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.contracts.events import Action
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.foresight.condition import Life
-from millrace_apps.iot_maintenance.records import EnrichedReading
-from millrace_apps.iot_maintenance.statuses import VOCABULARY, Regime, Statuses
+from millrace_apps.iot_maintenance.processes.statuses import VOCABULARY, Regime, Statuses
+from millrace_apps.iot_maintenance.state.assets import UNREGISTERED, Standing, place_by_name
 
 if TYPE_CHECKING:
-    from millrace_apps.iot_maintenance.watch import Monitoring
+    from millrace_apps.iot_maintenance.processes.watch import Monitoring
 
 #: Name of the timer of what alarms wait for.
 ALARMS: Final = "alarms"

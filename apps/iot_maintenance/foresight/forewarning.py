@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from millrace import Context, Timer, days, value_state
-from millrace_apps.iot_maintenance.assets import Standing
-from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.contracts.events import Action
 from millrace_apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
 from millrace_apps.iot_maintenance.foresight.condition import Life
 from millrace_apps.iot_maintenance.foresight.records import RemainingLife, Step, Turned
+from millrace_apps.iot_maintenance.state.assets import Standing
 
 #: Names of timers; those of one instant fire in this order, after that of alarms.
 STEP: Final = "step"

@@ -23,7 +23,7 @@ from millrace_apps.iot_maintenance.foresight.models import (
     risk_rows,
 )
 from millrace_apps.iot_maintenance.foresight.training import Examples, matrix_of, named
-from millrace_apps.iot_maintenance.normal import NORMAL_NAME, NORMAL_READER
+from millrace_apps.iot_maintenance.processes.normal import NORMAL_NAME, NORMAL_READER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -171,8 +171,8 @@ def judged(question: Question) -> Judged:
 
 def _judged_normal(question: Question) -> Judged:
     """Return intervals after the training of both, scored by both; the truth: whether a failure followed."""
-    from millrace_apps.iot_maintenance.health_cli import intervals
-    from millrace_apps.iot_maintenance.normal import charts_of
+    from millrace_apps.iot_maintenance.operations.health_cli import intervals
+    from millrace_apps.iot_maintenance.processes.normal import charts_of
 
     tables, two = question.workshop.tables(), (question.champion, question.challenger)
     readings = tables.read("readings", READING_COLUMNS)

@@ -95,8 +95,8 @@ def _normal(
     from millrace.models.tables import CannotTrain
     from millrace.time.moments import to_time_ms
     from millrace_apps.iot_maintenance.foresight.learner import READING_COLUMNS
-    from millrace_apps.iot_maintenance.health_cli import intervals, learn
-    from millrace_apps.iot_maintenance.normal import FEATURES_VERSION, estimator_of, within
+    from millrace_apps.iot_maintenance.operations.health_cli import intervals, learn
+    from millrace_apps.iot_maintenance.processes.normal import FEATURES_VERSION, estimator_of, within
 
     readings = tables.read("readings", READING_COLUMNS)
     tables.check_wanted()

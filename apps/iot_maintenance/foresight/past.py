@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace import Context
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.foresight.alarming import Ruling
 from millrace_apps.iot_maintenance.foresight.baseline import Baseline
 from millrace_apps.iot_maintenance.foresight.condition import Life
 from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
-from millrace_apps.iot_maintenance.records import EnrichedReading
 
 if TYPE_CHECKING:
     import pyarrow as pa

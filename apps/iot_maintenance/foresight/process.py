@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 
 from millrace import Context, Timer, days, hours, side_output, value_state
 from millrace.time import NEVER
-from millrace_apps.iot_maintenance.assets import Standing, subject_of
-from millrace_apps.iot_maintenance.events import Action, Maintenance
+from millrace_apps.iot_maintenance.contracts.events import Action, Maintenance
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.foresight.alarming import ALARMS, END_MS, Alarming, Around, Ruling
 from millrace_apps.iot_maintenance.foresight.baseline import Baseline
 from millrace_apps.iot_maintenance.foresight.condition import Awaited, Life
@@ -24,7 +24,7 @@ from millrace_apps.iot_maintenance.foresight.records import (
     Step,
     Turned,
 )
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.state.assets import Standing, subject_of
 
 _HOUR_MS: Final = 3_600_000
 #: Names of timers; a step ends before a machine is forgotten.

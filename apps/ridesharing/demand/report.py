@@ -26,8 +26,8 @@ from millrace_apps.ridesharing.demand.process import (
     Foreseen,
     Model,
 )
-from millrace_apps.ridesharing.in_memory import REGION, chain_of, run
-from millrace_apps.ridesharing.recorded import read_requests
+from millrace_apps.ridesharing.evaluation.in_memory import REGION, chain_of, run
+from millrace_apps.ridesharing.evaluation.recorded import read_requests
 
 _END_MS: Final = 100_000 * 96 * QUARTER_MS
 #: So many quarters of cells are needed to learn from.

@@ -16,8 +16,8 @@ from millrace.host.memory_chain import MemoryChain
 from millrace_apps.ridesharing.eta.times import Model
 from millrace_apps.ridesharing.eta.training import columns_of, export, train
 from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
-from millrace_apps.ridesharing.in_memory import REGION, chain_of, run
-from millrace_apps.ridesharing.recorded import read_requests
+from millrace_apps.ridesharing.evaluation.in_memory import REGION, chain_of, run
+from millrace_apps.ridesharing.evaluation.recorded import read_requests
 
 _HOUR_MS: Final = 3_600_000
 #: Of an hour with fewer legs nothing is said.

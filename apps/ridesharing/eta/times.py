@@ -25,7 +25,7 @@ from millrace_apps.ridesharing.eta.features import (
     unknown_s,
 )
 from millrace_apps.ridesharing.eta.interval import Spread, Width
-from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 
 #: Names under which the models are registered: of trips, and of the ways to the pick-ups.
 MODEL_NAME: Final = "ridesharing-eta"

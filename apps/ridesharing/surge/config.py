@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.processes.regions import Regions
 
 #: A quote is known for so long; then it is as unknown as one that never was.
 REMEMBER_MS: Final = 3_600_000

@@ -25,7 +25,7 @@ from millrace import (
     side_output,
     value_state,
 )
-from millrace_apps.ridesharing.events import Control, SetSurgeCap
+from millrace_apps.ridesharing.contracts.events import Control, SetSurgeCap
 from millrace_apps.ridesharing.surge.config import REMEMBER_MS, SurgeConfig
 from millrace_apps.ridesharing.surge.records import (
     Asked,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.replay import run_replay
+from millrace_apps.ridesharing.evaluation.replay import run_replay
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.records import Multiplier
 from millrace_apps.ridesharing.surge.world import City, World

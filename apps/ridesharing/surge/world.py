@@ -13,9 +13,9 @@ import numpy as np
 
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
-from millrace_apps.ridesharing.events import DriverStatus, Event, Position, RideRequest
-from millrace_apps.ridesharing.fleet import Fleet, Leg, Request
-from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.contracts.events import DriverStatus, Event, Position, RideRequest
+from millrace_apps.ridesharing.evaluation.fleet import Fleet, Leg, Request
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.process import Surge
 from millrace_apps.ridesharing.surge.records import Asked, FreeCars, Multiplier, Quote

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     CLOCKS,
     INPUTS,
     MAX_KEY,
@@ -39,7 +39,7 @@ from millrace_apps.ridesharing.events import (
     key_of,
     too_far_ahead,
 )
-from millrace_apps.ridesharing.records import Assignment, Offer, Release, Trip
+from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Release, Trip
 
 Ints = npt.NDArray[np.int64]
 E = TypeVar("E")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import h3
 import numpy as np
 
-from millrace_apps.ridesharing.lifecycle import TERMINAL
-from millrace_apps.ridesharing.records import Trip
+from millrace_apps.ridesharing.contracts.records import Trip
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 
 #: Who ended by their own will is neither served nor left alone.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_apps.ridesharing.events import RideRequest
-from millrace_apps.ridesharing.geo import distance_m
-from millrace_apps.ridesharing.records import Offer
+from millrace_apps.ridesharing.contracts.events import RideRequest
+from millrace_apps.ridesharing.contracts.records import Offer
+from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
 from millrace_apps.ridesharing.topic_audit.steps import Commitment

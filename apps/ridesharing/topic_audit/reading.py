@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace.operations.reading import Stored, read_topics
 from millrace.time import ms
-from millrace_apps.ridesharing.events import CLOCKS, INPUTS
+from millrace_apps.ridesharing.contracts.events import CLOCKS, INPUTS
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def audit_topics(
 
     Example, a request that nobody has taken up after ten minutes:
 
-        >>> from millrace_apps.ridesharing.events import Position, RideRequest
+        >>> from millrace_apps.ridesharing.contracts.events import Position, RideRequest
         >>> evidence = Evidence()
         >>> asked = RideRequest(event_time_ms=0, request_id="r1", rider_id="ann", vehicle_class="standard",
         ...     zone="872830828ffffff", pickup_lat=37.77, pickup_lon=-122.42, dropoff_lat=37.78,

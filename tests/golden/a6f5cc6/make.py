@@ -83,9 +83,9 @@ def ridesharing() -> Iterator[Sent]:
     from millrace_apps.generators.ridesharing import RidesProfile
     from millrace_apps.generators.ridesharing.agents import World
     from millrace_apps.generators.ridesharing.loop import APP_TOPICS
-    from millrace_apps.ridesharing.dispatcher import Dispatcher
-    from millrace_apps.ridesharing.events import Signal
-    from millrace_apps.ridesharing.replay import Chain, memory_chain
+    from millrace_apps.ridesharing.contracts.events import Signal
+    from millrace_apps.ridesharing.evaluation.replay import Chain, memory_chain
+    from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
     from millrace_apps.ridesharing.settings import RidesharingSettings
 
     config = RidesharingSettings().dispatch_config()

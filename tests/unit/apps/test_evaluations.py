@@ -13,13 +13,13 @@ import msgspec
 import pandas as pd
 import pytest
 
-from millrace_apps.clickstream.evaluation import differing_sessions, expected_sessions, sessions_of
-from millrace_apps.clickstream.rules import SNOWPLOW
-from millrace_apps.clickstream.snowplow import summarise
-from millrace_apps.clickstream.snowplow_files import SESSION_COLUMNS, compare
+from millrace_apps.clickstream.evaluation.files import differing_sessions, expected_sessions, sessions_of
+from millrace_apps.clickstream.evaluation.snowplow_files import SESSION_COLUMNS, compare
+from millrace_apps.clickstream.processes.rules import SNOWPLOW
+from millrace_apps.clickstream.processes.snowplow import summarise
 from millrace_apps.fraud.evaluation.oracle import handbook_features, mismatches
 from millrace_apps.iot_maintenance.evaluation import ai4i, azure, cmapss, nab
-from millrace_apps.ridesharing.location_report import differing_counts, stale_drivers, zone_counts
+from millrace_apps.ridesharing.evaluation.location_report import differing_counts, stale_drivers, zone_counts
 from tests.broken import (
     Break,
     Rows,

@@ -78,7 +78,7 @@ def test_settings_of_a_benchmark_are_ones_that_the_app_knows(name: str, tmp_path
 
 
 def test_rules_of_the_latency_are_the_apps_own_and_one_that_answers_at_once(tmp_path: Path) -> None:
-    from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, read_rules
+    from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, read_rules
     from millrace_apps.iot_maintenance.alarms.book import read_rules as read_alarm_rules
     from millrace_apps.iot_maintenance.settings import DEFAULTS
 
@@ -412,8 +412,8 @@ def test_state_is_weighed_from_the_command_line(name: str, tmp_path: Path) -> No
 def test_rules_of_the_benchmark_are_taken_and_ask_for_thirty_windows() -> None:
     from millrace.operations.control_topic import Book
     from millrace.rules import InForce
-    from millrace_apps.fraud.events import Control
-    from millrace_apps.fraud.rulebook import LANGUAGE
+    from millrace_apps.fraud.contracts.events import Control
+    from millrace_apps.fraud.processes.rulebook import LANGUAGE
 
     book = Book(LANGUAGE, Control)
     for event in rules_cost.active_rules(100):

@@ -154,7 +154,7 @@ def test_what_nobody_can_answer_brings_about_nothing() -> None:
 
 
 def test_an_offer_is_read_as_the_app_writes_it() -> None:
-    from millrace_apps.clickstream.offers import Offer
+    from millrace_apps.clickstream.state.offers import Offer
 
     offer = Offer("o", "cart-left", "ten", "control", "u:ann", "v1", "c1", 7, {"left": "abandoned"})
     assert Mailbag(APP_TOPICS).open("clickstream.offers", msgspec.json.encode(offer)) == OfferMade(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millrace_apps.fraud.events import Label
+from millrace_apps.fraud.contracts.events import Label
 from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from millrace_apps.generators.ledger import LedgerWriter, read_ledger
 from millrace_apps.generators.run import run

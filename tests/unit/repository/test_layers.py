@@ -231,7 +231,7 @@ def test_modules_of_the_command_line_are_cheap_to_import() -> None:
     [
         ("import millrace_apps.fraud", True),
         ("from millrace_apps import fraud", True),
-        ("def f():\n    from millrace_apps.fraud.pipeline import build", True),
+        ("def f():\n    from millrace_apps.fraud.topology import build", True),
         ("import millrace_appstore", False),
         ("apps = 1", False),
     ],

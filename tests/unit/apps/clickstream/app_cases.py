@@ -13,11 +13,8 @@ from millrace import Context, KeyedProcess, arrival, side_output
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.topology import Link, Topology
-from millrace_apps.clickstream.caps import Caps
-from millrace_apps.clickstream.carts import CART_TIMEOUT_MS
-from millrace_apps.clickstream.events import INPUTS, Click, Consent, ShopEvent
-from millrace_apps.clickstream.known import HOLDOUT, VisitorRules
-from millrace_apps.clickstream.messages import (
+from millrace_apps.clickstream.contracts.events import INPUTS, Click, Consent, ShopEvent
+from millrace_apps.clickstream.contracts.messages import (
     CartChange,
     EraseCart,
     ItemCount,
@@ -28,12 +25,15 @@ from millrace_apps.clickstream.messages import (
     ToShard,
     VisitCount,
 )
-from millrace_apps.clickstream.offer_rules import DEFAULT_RULES, OfferRule
-from millrace_apps.clickstream.orders import Orders
-from millrace_apps.clickstream.persons import Persons
-from millrace_apps.clickstream.pipeline import entities, followed, results
+from millrace_apps.clickstream.processes.carts import CART_TIMEOUT_MS
+from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.processes.orders import Orders
+from millrace_apps.clickstream.processes.persons import Persons
+from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
-from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.clickstream.state.caps import Caps
+from millrace_apps.clickstream.state.known import HOLDOUT, VisitorRules
+from millrace_apps.clickstream.topology import entities, followed, results
 from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 

@@ -6,19 +6,19 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from millrace_apps.clickstream.attributions import Attribution
-from millrace_apps.clickstream.boards import BoardRow
-from millrace_apps.clickstream.carts import Abandonment
-from millrace_apps.clickstream.channels import built_in
-from millrace_apps.clickstream.consent import ConsentChange
-from millrace_apps.clickstream.counters import ItemFeatures
-from millrace_apps.clickstream.funnels import PURCHASE, FunnelResult
-from millrace_apps.clickstream.offers import Offer, OfferOutcome
-from millrace_apps.clickstream.person_funnels import PersonFunnel
-from millrace_apps.clickstream.profiles import Profile
+from millrace_apps.clickstream.contracts.rows import Erased, Identity, SessionRow
+from millrace_apps.clickstream.processes.attributions import Attribution
+from millrace_apps.clickstream.processes.boards import BoardRow
+from millrace_apps.clickstream.processes.carts import Abandonment
+from millrace_apps.clickstream.processes.channels import built_in
+from millrace_apps.clickstream.processes.counters import ItemFeatures
+from millrace_apps.clickstream.processes.funnels import PURCHASE, FunnelResult
+from millrace_apps.clickstream.processes.person_funnels import PersonFunnel
+from millrace_apps.clickstream.processes.revenue import RevenueRow
 from millrace_apps.clickstream.recommend.records import ClickThrough, Recommendation, RecommendationQuality
-from millrace_apps.clickstream.revenue import RevenueRow
-from millrace_apps.clickstream.rows import Erased, Identity, SessionRow
+from millrace_apps.clickstream.state.consent import ConsentChange
+from millrace_apps.clickstream.state.offers import Offer, OfferOutcome
+from millrace_apps.clickstream.state.profiles import Profile
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
 START_MS = 1_767_225_600_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.attributions import Attributions
-from millrace_apps.clickstream.messages import OrderPlaced, OrderRefunded, OrderValued
+from millrace_apps.clickstream.contracts.messages import OrderPlaced, OrderRefunded, OrderValued
+from millrace_apps.clickstream.processes.attributions import Attributions
 from tests.unit.apps.clickstream.app_cases import START
 
 Told = OrderPlaced | OrderRefunded

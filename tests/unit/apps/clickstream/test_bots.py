@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.bots import PANES, Behaviour, BotRules, Pace
-from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.processes.bots import PANES, Behaviour, BotRules, Pace
+from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, SECOND, START, click, send
 
 

@@ -16,14 +16,20 @@ from millrace.runtime.settings import load_settings
 from millrace.testing.app_contract import AppInMemory
 from millrace.topology import Link, Topology
 from millrace_apps.clickstream.app import app
-from millrace_apps.clickstream.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
-from millrace_apps.clickstream.events import Forget
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.messages import CapsBack, CapsGo, ErasePerson, Shopping
-from millrace_apps.clickstream.offer_checks import Brought, Consents, Made, brought_along, check_offers
-from millrace_apps.clickstream.offer_rules import Condition, OfferRule, OfferStep
-from millrace_apps.clickstream.offers import OUTCOME_MS
+from millrace_apps.clickstream.contracts.events import Forget
+from millrace_apps.clickstream.contracts.messages import CapsBack, CapsGo, ErasePerson, Shopping
+from millrace_apps.clickstream.evaluation.offer_checks import (
+    Brought,
+    Consents,
+    Made,
+    brought_along,
+    check_offers,
+)
+from millrace_apps.clickstream.processes.offer_rules import Condition, OfferRule, OfferStep
 from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.state.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
+from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.offers import OUTCOME_MS
 from tests.unit.apps.clickstream.app_cases import (
     HOUR,
     MINUTE,

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.carts import MOST_ITEMS, Cart, Carts
-from millrace_apps.clickstream.messages import CartChange
+from millrace_apps.clickstream.contracts.messages import CartChange
+from millrace_apps.clickstream.processes.carts import MOST_ITEMS, Cart, Carts
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, START
 
 T = 30 * MINUTE

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.channels import (
+from millrace_apps.clickstream.contracts.events import Click
+from millrace_apps.clickstream.contracts.messages import Link, OrderPlaced, Purchase
+from millrace_apps.clickstream.processes.channels import (
     TABLE,
     Channels,
     ChannelsError,
@@ -24,13 +26,11 @@ from millrace_apps.clickstream.channels import (
     label_of,
     read_channels,
 )
-from millrace_apps.clickstream.events import Click
-from millrace_apps.clickstream.known import MOST_TOUCHES, Known, VisitorRules
-from millrace_apps.clickstream.messages import Link, OrderPlaced, Purchase
-from millrace_apps.clickstream.persons import Persons
-from millrace_apps.clickstream.profiles import Person, Touch
+from millrace_apps.clickstream.processes.persons import Persons
+from millrace_apps.clickstream.processes.visitor import Visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.visitor import Visitors
+from millrace_apps.clickstream.state.known import MOST_TOUCHES, Known, VisitorRules
+from millrace_apps.clickstream.state.profiles import Person, Touch
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -15,13 +15,13 @@ from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
 from millrace_apps.clickstream import demo
-from millrace_apps.clickstream.events import INPUTS, Forget
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.ledger_checks import check_ledger
-from millrace_apps.clickstream.money import read_rates
-from millrace_apps.clickstream.orders import Orders
+from millrace_apps.clickstream.contracts.events import INPUTS, Forget
+from millrace_apps.clickstream.evaluation.ledger_checks import check_ledger
+from millrace_apps.clickstream.processes.money import read_rates
+from millrace_apps.clickstream.processes.orders import Orders
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.state.known import VisitorRules
 from millrace_apps.generators.clickstream import DOMAIN, ClickstreamProfile
 from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
 from millrace_apps.generators.engine.loop import Mailbag, looped

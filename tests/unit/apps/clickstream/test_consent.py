@@ -7,12 +7,12 @@ import random
 import msgspec
 import pytest
 
-from millrace_apps.clickstream.consent import BITS, OFFER, STITCH, Answer, Answers, Step, names
-from millrace_apps.clickstream.evaluation_consent import drawn as history
-from millrace_apps.clickstream.evaluation_consent import evaluate_consent, run, wrong
-from millrace_apps.clickstream.events import Consent
-from millrace_apps.clickstream.offers import KeptOffers
-from millrace_apps.clickstream.registers import MOST_ANSWERS, Register
+from millrace_apps.clickstream.contracts.events import Consent
+from millrace_apps.clickstream.evaluation.consent import drawn as history
+from millrace_apps.clickstream.evaluation.consent import evaluate_consent, run, wrong
+from millrace_apps.clickstream.state.consent import BITS, OFFER, STITCH, Answer, Answers, Step, names
+from millrace_apps.clickstream.state.offers import KeptOffers
+from millrace_apps.clickstream.state.registers import MOST_ANSWERS, Register
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, keyed, run_app, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from millrace_apps.clickstream.counters import MINUTE_MS, Counted, Shard
-from millrace_apps.clickstream.messages import ItemCount
+from millrace_apps.clickstream.contracts.messages import ItemCount
+from millrace_apps.clickstream.processes.counters import MINUTE_MS, Counted, Shard
 
 
 class Map(dict[str, Any]):

@@ -15,13 +15,13 @@ import pytest
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Bars, Table
-from millrace_apps.clickstream import dashboard
 from millrace_apps.clickstream.app import app as clickstream
-from millrace_apps.clickstream.dashboard_data import boards, newest_board, uplift_so_far
-from millrace_apps.clickstream.funnels import PURCHASE
-from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.dashboard import page as dashboard
+from millrace_apps.clickstream.dashboard.data import boards, newest_board, uplift_so_far
+from millrace_apps.clickstream.operations.uplift import uplift_of
+from millrace_apps.clickstream.processes.funnels import PURCHASE
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.uplift import uplift_of
+from millrace_apps.clickstream.state.offers import Offer
 from tests.unit.apps.clickstream.tables import (
     EVIL,
     HOUR,

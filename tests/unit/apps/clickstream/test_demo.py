@@ -12,10 +12,10 @@ from millrace.demo import DemoRun
 from millrace.runtime.clock_files import write_status
 from millrace.time.clock import ClockStatus
 from millrace_apps.clickstream import demo
-from millrace_apps.clickstream.evaluation_shop import read_shop
-from millrace_apps.clickstream.offers import Offer
+from millrace_apps.clickstream.evaluation.shop import read_shop
+from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.snowplow_files import BadFile
+from millrace_apps.clickstream.state.offers import Offer
 from millrace_apps.generators.cli import app as generate
 from tests.unit.apps.clickstream.test_checks import LEDGER
 

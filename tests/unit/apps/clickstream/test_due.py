@@ -10,15 +10,15 @@ import pytest
 
 from millrace.host.memory import MemoryHost
 from millrace.process import KeyedProcess
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.rules import GA4, SNOWPLOW, universal
-from millrace_apps.clickstream.sessionize import BareClick, Sessionize
-from millrace_apps.clickstream.visitor import (
+from millrace_apps.clickstream.processes.rules import GA4, SNOWPLOW, universal
+from millrace_apps.clickstream.processes.sessionize import BareClick, Sessionize
+from millrace_apps.clickstream.processes.visitor import (
     Visitors,
     VisitorsInOrder,
     VisitorsTracked,
     VisitorsTrackedInOrder,
 )
+from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, as_read, click, keyed, world
 
 #: Callbacks that were looked at, and how many of them had something due.

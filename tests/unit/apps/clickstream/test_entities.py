@@ -12,8 +12,7 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.clickstream.counters import SPANS
-from millrace_apps.clickstream.messages import (
+from millrace_apps.clickstream.contracts.messages import (
     Activity,
     CartChange,
     ErasePerson,
@@ -25,8 +24,9 @@ from millrace_apps.clickstream.messages import (
     VisitCount,
     shard_of,
 )
-from millrace_apps.clickstream.pipeline import entities
-from millrace_apps.clickstream.visitor_told import search_of
+from millrace_apps.clickstream.processes.counters import SPANS
+from millrace_apps.clickstream.processes.visitor_told import search_of
+from millrace_apps.clickstream.topology import entities
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -12,14 +12,14 @@ from millrace.contracts import folder_of, load_contracts
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace_apps.clickstream.app import app, topics
-from millrace_apps.clickstream.cli import app as operate
-from millrace_apps.clickstream.evaluate_cli import app as evaluate
-from millrace_apps.clickstream.evaluation import TEST_SUITE, expected_sessions, read_clicks, sessions_of
-from millrace_apps.clickstream.forget import Subject
-from millrace_apps.clickstream.messages import CartChange
-from millrace_apps.clickstream.rules import SNOWPLOW
+from millrace_apps.clickstream.contracts.messages import CartChange
+from millrace_apps.clickstream.evaluation.cli import app as evaluate
+from millrace_apps.clickstream.evaluation.files import TEST_SUITE, expected_sessions, read_clicks, sessions_of
+from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
+from millrace_apps.clickstream.operations.cli import app as operate
+from millrace_apps.clickstream.operations.forget import Subject
+from millrace_apps.clickstream.processes.rules import SNOWPLOW
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.snowplow_files import BadFile
 
 MINUTE, START = 60_000, 1_767_225_600_000
 

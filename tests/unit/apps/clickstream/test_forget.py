@@ -14,8 +14,15 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.connectors.merging import _keep
 from millrace.errors import UserError
 from millrace.inspect.positions import WAITING
-from millrace_apps.clickstream.events import Forget
-from millrace_apps.clickstream.forget import app_settings, delete_rows, left_rows, requests, run, subject_of
+from millrace_apps.clickstream.contracts.events import Forget
+from millrace_apps.clickstream.operations.forget import (
+    app_settings,
+    delete_rows,
+    left_rows,
+    requests,
+    run,
+    subject_of,
+)
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from tests.unit.millrace.operations.cases import MockBroker, records_of
 
@@ -100,7 +107,7 @@ def test_the_command_says_whether_something_is_left(
 def test_requests_stand_in_the_topic_under_their_subjects(
     settings: ClickstreamSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace_apps.clickstream.forget._PATIENCE_S", 0.0)
+    monkeypatch.setattr("millrace_apps.clickstream.operations.forget._PATIENCE_S", 0.0)
     broker, out = MockBroker(), tmp_path / "proofs" / "proof.json"
     topic = broker.topic()
     sets = [f"storage.root={tmp_path}", f"topics.forget={topic}"]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.events import Click
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.messages import Absorb, Activity
-from millrace_apps.clickstream.ownership import MOST_RUNS, NOBODY, Mark, Ownership
-from millrace_apps.clickstream.visitor import Visitors
+from millrace_apps.clickstream.contracts.events import Click
+from millrace_apps.clickstream.contracts.messages import Absorb, Activity
+from millrace_apps.clickstream.processes.visitor import Visitors
+from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.ownership import MOST_RUNS, NOBODY, Mark, Ownership
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

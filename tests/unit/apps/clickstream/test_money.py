@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace_apps.clickstream import demo
-from millrace_apps.clickstream.money import (
+from millrace_apps.clickstream.processes.money import (
     RATE_PARTS,
     RateEntry,
     Rates,
@@ -19,7 +19,7 @@ from millrace_apps.clickstream.money import (
     read_rates,
     worth,
 )
-from millrace_apps.clickstream.rules import UnknownRules
+from millrace_apps.clickstream.processes.rules import UnknownRules
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.generators.clickstream import RATES
 

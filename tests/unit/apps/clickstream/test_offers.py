@@ -18,9 +18,9 @@ from millrace.errors import UserError
 from millrace.experiments import share
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.clickstream.known import VisitorRules, arm_of
-from millrace_apps.clickstream.messages import ErasePerson, MarketingConsent, Shopping
-from millrace_apps.clickstream.offer_rules import (
+from millrace_apps.clickstream.contracts.messages import ErasePerson, MarketingConsent, Shopping
+from millrace_apps.clickstream.operations.uplift import run, uplift_of, uplifts
+from millrace_apps.clickstream.processes.offer_rules import (
     DEFAULT_RULES,
     Condition,
     OfferRule,
@@ -28,9 +28,9 @@ from millrace_apps.clickstream.offer_rules import (
     OfferStep,
     read_rules,
 )
-from millrace_apps.clickstream.offering import Offers
-from millrace_apps.clickstream.offers import experiment_of
-from millrace_apps.clickstream.uplift import run, uplift_of, uplifts
+from millrace_apps.clickstream.processes.offering import Offers
+from millrace_apps.clickstream.state.known import VisitorRules, arm_of
+from millrace_apps.clickstream.state.offers import experiment_of
 from millrace_apps.generators.clickstream import ClickstreamProfile, responds
 from tests.unit.apps.clickstream.app_cases import (
     DAY,

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.messages import Booking, OrderRefunded, OrderTold, OrderValued
-from millrace_apps.clickstream.money import RateEntry, Rates, rates_of
-from millrace_apps.clickstream.order_money import FIGURES, MOST_REFUNDS, KeptLine
-from millrace_apps.clickstream.orders import OrderRow, Orders
-from millrace_apps.clickstream.revenue import Revenue, RevenueRow
+from millrace_apps.clickstream.contracts.messages import Booking, OrderRefunded, OrderTold, OrderValued
+from millrace_apps.clickstream.processes.money import RateEntry, Rates, rates_of
+from millrace_apps.clickstream.processes.orders import OrderRow, Orders
+from millrace_apps.clickstream.processes.revenue import Revenue, RevenueRow
+from millrace_apps.clickstream.state.order_money import FIGURES, MOST_REFUNDS, KeptLine
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, START
 
 ZONE = "Europe/Berlin"
@@ -426,7 +426,7 @@ def test_books_name_their_figures_in_the_order_of_the_row() -> None:
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "America/St_Johns", "Australia/Lord_Howe"])
 def test_a_day_is_that_of_the_shops_time_zone(zone: str) -> None:
     """By the quarter of an hour: offsets are whole quarters, changes of the clocks too."""
-    from millrace_apps.clickstream.orders import day_of as found
+    from millrace_apps.clickstream.processes.orders import day_of as found
 
     rng = random.Random(zone)
     for _ in range(2_000):

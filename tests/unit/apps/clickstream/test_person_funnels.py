@@ -15,14 +15,14 @@ import pytest
 
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
-from millrace_apps.clickstream.events import Click, Consent, Erasure, Forget
-from millrace_apps.clickstream.funnels import Funnel
-from millrace_apps.clickstream.known import Known, VisitorRules
-from millrace_apps.clickstream.marks import MOST_MARKS, BrowserMarks
-from millrace_apps.clickstream.person_funnels import MOST_BROWSERS, KeptWays, ways
-from millrace_apps.clickstream.persons import Persons
+from millrace_apps.clickstream.contracts.events import Click, Consent, Erasure, Forget
+from millrace_apps.clickstream.processes.funnels import Funnel
+from millrace_apps.clickstream.processes.person_funnels import MOST_BROWSERS, KeptWays, ways
+from millrace_apps.clickstream.processes.persons import Persons
+from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings, FunnelSettings
-from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.clickstream.state.known import Known, VisitorRules
+from millrace_apps.clickstream.state.marks import MOST_MARKS, BrowserMarks
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, START, Run, click, consent, keyed
 
 SEEDS = int(os.environ.get("FUNNEL_SEEDS", "400"))

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from datetime import date
 from typing import Any
 
-from millrace_apps.clickstream.events import Click, OrderLine, Refund
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.money import RateEntry, rates_of
-from millrace_apps.clickstream.orders import Orders
+from millrace_apps.clickstream.contracts.events import Click, OrderLine, Refund
+from millrace_apps.clickstream.processes.money import RateEntry, rates_of
+from millrace_apps.clickstream.processes.orders import Orders
+from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.boards import Board
-from millrace_apps.clickstream.messages import MarketingConsent, Shopping
-from millrace_apps.clickstream.offer_rules import DEFAULT_RULES
-from millrace_apps.clickstream.offering import Offers
+from millrace_apps.clickstream.contracts.messages import MarketingConsent, Shopping
+from millrace_apps.clickstream.processes.boards import Board
+from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES
+from millrace_apps.clickstream.processes.offering import Offers
 from tests.unit.apps.clickstream.app_cases import MINUTE, START
 
 CART_LEFT = tuple(

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.errors import UserError
-from millrace_apps.clickstream.evaluate_cli import app as evaluate
+from millrace_apps.clickstream.evaluation.cli import app as evaluate
+from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 from millrace_apps.clickstream.recommend.evaluate import _in_time, evaluate_clicks
 from millrace_apps.clickstream.recommend.files import Columns, Session, read_sessions
 from millrace_apps.clickstream.recommend.index import build
 from millrace_apps.clickstream.recommend.scoring import POLICIES, recommend
-from millrace_apps.clickstream.snowplow_files import BadFile
 
 MINUTE = 60_000
 COLUMNS = Columns()

@@ -18,15 +18,15 @@ from millrace.inspect.committed import CommittedState
 from millrace.rules import PublishRule, Rule, SetRuleState
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.messages import SHOP, ItemFacts, Looked
-from millrace_apps.clickstream.money import Rates
+from millrace_apps.clickstream.contracts.messages import SHOP, ItemFacts, Looked
+from millrace_apps.clickstream.processes.money import Rates
+from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.recommend.filters import BUILT_IN, MOST_TOLD, read_filters
 from millrace_apps.clickstream.recommend.index import build
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
 from millrace_apps.clickstream.recommend.scoring import recommend
 from millrace_apps.clickstream.recommend.serve import Follower
-from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import START as DAY_START
 from tests.unit.apps.clickstream.test_recommend_serve import asked, query_of
 from tests.unit.apps.clickstream.test_recommender import (
@@ -336,7 +336,7 @@ def test_answers_leave_out_what_lists_leave_out(seed: int, tmp_path: Path) -> No
 
 
 def test_a_change_of_an_item_is_told_once_in_the_shop_s_currency_and_is_forgotten_by_its_key() -> None:
-    from millrace_apps.clickstream.events import ItemChange
+    from millrace_apps.clickstream.contracts.events import ItemChange
 
     target = TestDriver(visitors(VisitorRules(recommends=True, rates=Rates("EUR"))))
     target.send("v1", ItemChange("c1", "v1", DAY_START + 5, "shoes", 19.99, "EUR", 3), at=DAY_START + 5)
@@ -357,7 +357,7 @@ def test_a_change_of_an_item_is_told_once_in_the_shop_s_currency_and_is_forgotte
 
 
 def test_without_next_items_changes_of_items_go_nowhere() -> None:
-    from millrace_apps.clickstream.events import ItemChange
+    from millrace_apps.clickstream.contracts.events import ItemChange
 
     target = TestDriver(visitors(VisitorRules()))
     target.send("v1", ItemChange("c1", "v1", DAY_START + 5, stock=0), at=DAY_START + 5)

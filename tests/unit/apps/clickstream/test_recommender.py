@@ -12,7 +12,7 @@ import pytest
 from millrace.testing import TestDriver
 from millrace.testing.app_contract import AppInMemory
 from millrace.testing.properties import invariant
-from millrace_apps.clickstream.messages import SHOP, Looked
+from millrace_apps.clickstream.contracts.messages import SHOP, Looked
 from millrace_apps.clickstream.recommend import log as logs
 from millrace_apps.clickstream.recommend.clicked import LEARNED, UNLEARNED, arms_of, compared
 from millrace_apps.clickstream.recommend.filters import POPULAR

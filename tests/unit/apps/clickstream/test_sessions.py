@@ -9,9 +9,8 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.clickstream.evaluation import expected_sessions, sessions_of
-from millrace_apps.clickstream.known import VisitorRules
-from millrace_apps.clickstream.rules import (
+from millrace_apps.clickstream.evaluation.files import expected_sessions, sessions_of
+from millrace_apps.clickstream.processes.rules import (
     GA4,
     SNOWPLOW,
     SessionRules,
@@ -20,9 +19,10 @@ from millrace_apps.clickstream.rules import (
     rules_named,
     universal,
 )
-from millrace_apps.clickstream.sessionize import BareClick, Sessionize
-from millrace_apps.clickstream.sessions import Session, SessionBook
-from millrace_apps.clickstream.visitor import visitors
+from millrace_apps.clickstream.processes.sessionize import BareClick, Sessionize
+from millrace_apps.clickstream.processes.visitor import visitors
+from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.sessions import Session, SessionBook
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, SECOND, START, click, send
 
 #: The vectors are in units; a unit of a minute keeps gaps within what the rules allow.

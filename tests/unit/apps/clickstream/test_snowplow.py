@@ -13,15 +13,20 @@ import pytest
 
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.rules import SNOWPLOW
-from millrace_apps.clickstream.snowplow import TrackerSessions, TrackerUsers, summarise
-from millrace_apps.clickstream.snowplow_events import TrackerEvent, TrackerSession, TrackerUser, TrackerView
-from millrace_apps.clickstream.snowplow_files import (
+from millrace_apps.clickstream.contracts.snowplow_events import (
+    TrackerEvent,
+    TrackerSession,
+    TrackerUser,
+    TrackerView,
+)
+from millrace_apps.clickstream.evaluation.snowplow_files import (
     SESSION_COLUMNS,
     BadFile,
     compare,
     read_events,
 )
+from millrace_apps.clickstream.processes.rules import SNOWPLOW
+from millrace_apps.clickstream.processes.snowplow import TrackerSessions, TrackerUsers, summarise
 
 DAY = 86_400_000
 T0 = 1_614_600_000_000

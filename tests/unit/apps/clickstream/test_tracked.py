@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millrace_apps.clickstream.evaluation_tracked import live_sessions
-from millrace_apps.clickstream.rules import GA4, SNOWPLOW
-from millrace_apps.clickstream.sessions import MOST_BEATS, Session, beat_of
-from millrace_apps.clickstream.snowplow import keep
-from millrace_apps.clickstream.snowplow_events import TrackerEvent
+from millrace_apps.clickstream.contracts.snowplow_events import TrackerEvent
+from millrace_apps.clickstream.evaluation.tracked import live_sessions
+from millrace_apps.clickstream.processes.rules import GA4, SNOWPLOW
+from millrace_apps.clickstream.processes.snowplow import keep
+from millrace_apps.clickstream.state.sessions import MOST_BEATS, Session, beat_of
 from tests.unit.apps.clickstream.test_snowplow import DAY, event, rows_of, world
 
 

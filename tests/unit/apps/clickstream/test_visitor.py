@@ -10,19 +10,8 @@ import pytest
 
 from millrace.parts.contents import digest_of as content_of
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.bots import is_crawler
-from millrace_apps.clickstream.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
-from millrace_apps.clickstream.funnels import Funnel, FunnelError, walk
-from millrace_apps.clickstream.known import (
-    Known,
-    VisitorRules,
-    arm_of,
-    newly_covered,
-    said_the_same,
-    seen_as,
-    seen_at,
-)
-from millrace_apps.clickstream.messages import (
+from millrace_apps.clickstream.contracts.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
+from millrace_apps.clickstream.contracts.messages import (
     Activity,
     EraseCart,
     ErasePerson,
@@ -32,9 +21,20 @@ from millrace_apps.clickstream.messages import (
     OrderRefunded,
     Unlink,
 )
-from millrace_apps.clickstream.rows import digest_of
-from millrace_apps.clickstream.sessions import Session
-from millrace_apps.clickstream.visitor import Visitors
+from millrace_apps.clickstream.contracts.rows import digest_of
+from millrace_apps.clickstream.processes.bots import is_crawler
+from millrace_apps.clickstream.processes.funnels import Funnel, FunnelError, walk
+from millrace_apps.clickstream.processes.visitor import Visitors
+from millrace_apps.clickstream.state.known import (
+    Known,
+    VisitorRules,
+    arm_of,
+    newly_covered,
+    said_the_same,
+    seen_as,
+    seen_at,
+)
+from millrace_apps.clickstream.state.sessions import Session
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -12,10 +12,10 @@ import pytest
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from millrace_apps.clickstream.app import app
-from millrace_apps.clickstream.consent import Answer, bits_of, may_stitch
-from millrace_apps.clickstream.events import Click, Consent
-from millrace_apps.clickstream.funnels import PURCHASE, step_of
-from millrace_apps.clickstream.known import VisitorRules
+from millrace_apps.clickstream.contracts.events import Click, Consent
+from millrace_apps.clickstream.processes.funnels import PURCHASE, step_of
+from millrace_apps.clickstream.state.consent import Answer, bits_of, may_stitch
+from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from millrace.testing import TestDriver
-from millrace_apps.fraud.cases import CaseBook, case_id_of
-from millrace_apps.fraud.cases_events import (
+from millrace_apps.fraud.cases.book import CaseBook, case_id_of
+from millrace_apps.fraud.cases.events import (
     ActKind,
     AlertReason,
     AlertSeen,
@@ -18,7 +18,7 @@ from millrace_apps.fraud.cases_events import (
     Disposition,
     Verdict,
 )
-from millrace_apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.cases.rules import CaseRules
 
 START_MS = 1_767_225_600_000  # a midnight
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from millrace.testing import TestDriver
-from millrace_apps.fraud.events import (
+from millrace_apps.fraud.contracts.events import (
     Authorisation,
     AuthorisationStatus,
     Kind,
@@ -18,8 +18,8 @@ from millrace_apps.fraud.events import (
     LabelSource,
     Transaction,
 )
-from millrace_apps.fraud.governance import Governance
-from millrace_apps.fraud.process import CardMonitor
+from millrace_apps.fraud.operations.governance import Governance
+from millrace_apps.fraud.processes.cards import CardMonitor
 
 START_MS = 1_767_225_600_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

@@ -11,9 +11,7 @@ import msgspec
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
-from millrace_apps.fraud.control_group import ControlGroup
-from millrace_apps.fraud.entity_stages import stages
-from millrace_apps.fraud.events import (
+from millrace_apps.fraud.contracts.events import (
     Alert,
     Authorisation,
     CardErasure,
@@ -23,10 +21,12 @@ from millrace_apps.fraud.events import (
     LabelSource,
     Transaction,
 )
-from millrace_apps.fraud.governance import Governance
-from millrace_apps.fraud.known_labels import LabelRules
 from millrace_apps.fraud.model.outcomes import Outcomes
-from millrace_apps.fraud.scorer import Scorer
+from millrace_apps.fraud.operations.governance import Governance
+from millrace_apps.fraud.processes.control_group import ControlGroup
+from millrace_apps.fraud.processes.entity_stages import stages
+from millrace_apps.fraud.processes.scorer import Scorer
+from millrace_apps.fraud.state.known_labels import LabelRules
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, label, transaction
 
 E = TypeVar("E")

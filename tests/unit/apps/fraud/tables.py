@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.operations.control_topic import append_audit
-from millrace_apps.fraud.control_events import Propose, SetThreshold
+from millrace_apps.fraud.contracts.control_events import Propose, SetThreshold
 from tests.unit.millrace.dashboard.cases import put, put_checkpoint
 
 START_MS = 1_767_225_600_000

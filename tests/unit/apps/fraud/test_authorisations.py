@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.fraud.authorised import MOST_OF_CARD, CardSteps, Step
-from millrace_apps.fraud.events import Authorisation, Label, Transaction
-from millrace_apps.fraud.known_labels import LabelRules
+from millrace_apps.fraud.contracts.events import Authorisation, Label, Transaction
+from millrace_apps.fraud.processes.authorised import MOST_OF_CARD, CardSteps, Step
+from millrace_apps.fraud.state.known_labels import LabelRules
 from tests.oracles.fraud import expected_decisions, mismatches
 from tests.unit.apps.fraud.cases import (
     DAY,

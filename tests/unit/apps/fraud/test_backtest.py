@@ -13,9 +13,15 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from millrace.rules import PublishRule, Rule, RuleError
-from millrace_apps.fraud.backtest import BacktestError, backtest, columns_of, read_labels, read_table
-from millrace_apps.fraud.cli import app
-from millrace_apps.fraud.events import Decision
+from millrace_apps.fraud.contracts.events import Decision
+from millrace_apps.fraud.operations.backtest import (
+    BacktestError,
+    backtest,
+    columns_of,
+    read_labels,
+    read_table,
+)
+from millrace_apps.fraud.operations.cli import app
 from tests.unit.apps.fraud.cases import DAY, START_MS
 from tests.unit.apps.fraud.chain import ALL, Chain, some_life
 

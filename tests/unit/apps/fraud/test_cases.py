@@ -10,9 +10,9 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.fraud.cases import CaseBook, case_id_of
-from millrace_apps.fraud.cases_events import AlertReason, AlertSeen, Case, CaseLabel, Disposition
-from millrace_apps.fraud.cases_rules import CaseRefused, CaseRules
+from millrace_apps.fraud.cases.book import CaseBook, case_id_of
+from millrace_apps.fraud.cases.events import AlertReason, AlertSeen, Case, CaseLabel, Disposition
+from millrace_apps.fraud.cases.rules import CaseRefused, CaseRules
 from tests.unit.apps.fraud.case_book_cases import (
     DAY,
     HOUR,

@@ -12,13 +12,13 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.rules import PutListEntry, RemoveListEntry
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.fraud.cases import CaseBook, case_id_of
-from millrace_apps.fraud.cases_app import CaseTopics, processes
-from millrace_apps.fraud.cases_events import AlertReason, AlertSeen, Case, Disposition, ServiceDay
-from millrace_apps.fraud.cases_live import LiveCases
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_rules import CaseRefused, CaseRules, QueueRule
-from millrace_apps.fraud.control_events import Propose
+from millrace_apps.fraud.cases.app import CaseTopics, processes
+from millrace_apps.fraud.cases.book import CaseBook, case_id_of
+from millrace_apps.fraud.cases.events import AlertReason, AlertSeen, Case, Disposition, ServiceDay
+from millrace_apps.fraud.cases.live import LiveCases
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.rules import CaseRefused, CaseRules, QueueRule
+from millrace_apps.fraud.contracts.control_events import Propose
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
     ACTING,
@@ -439,7 +439,7 @@ def test_nothing_is_kept_once_all_is_over() -> None:
 
 
 def test_old_state_of_a_case_opens_with_what_is_new_left_out() -> None:
-    from millrace_apps.fraud.cases import KeptCase
+    from millrace_apps.fraud.cases.book import KeptCase
 
     old = msgspec.json.decode(
         b'{"customer_id":null,"status":"fraud","opened_ms":1,"last_ms":1,"transactions":[],"reasons":{},'

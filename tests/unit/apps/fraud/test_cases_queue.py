@@ -9,11 +9,11 @@ import pytest
 from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.fraud.cases import CaseBook
-from millrace_apps.fraud.cases_events import Case, QueueDay, QueueEntry, Status
-from millrace_apps.fraud.cases_live import LiveCases, ranked
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_rules import CaseRules
+from millrace_apps.fraud.cases.book import CaseBook
+from millrace_apps.fraud.cases.events import Case, QueueDay, QueueEntry, Status
+from millrace_apps.fraud.cases.live import LiveCases, ranked
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.rules import CaseRules
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, MINUTE, RULES, START_MS, alert, said
 
 QUEUE = "cards"

@@ -13,18 +13,18 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.rules import PutListEntry, RemoveListEntry
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.fraud.cases import CaseBook, case_id_of
-from millrace_apps.fraud.cases_app import CaseTopics, FraudCasesSettings, processes, topology
-from millrace_apps.fraud.cases_events import AlertSeen, CardBlock, Case, CaseAct, Disposition
-from millrace_apps.fraud.cases_kept import KeptCase
-from millrace_apps.fraud.cases_live import LiveCases
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_rows import read_row
-from millrace_apps.fraud.cases_rules import CaseRules, QueueRule
-from millrace_apps.fraud.control_events import MAX_CHANGES, Propose
-from millrace_apps.fraud.events import Reason
-from millrace_apps.fraud.reasons import RINGS, ring_of
-from millrace_apps.fraud.scoring import WEIGHTS
+from millrace_apps.fraud.cases.app import CaseTopics, FraudCasesSettings, processes, topology
+from millrace_apps.fraud.cases.book import CaseBook, case_id_of
+from millrace_apps.fraud.cases.events import AlertSeen, CardBlock, Case, CaseAct, Disposition
+from millrace_apps.fraud.cases.kept import KeptCase
+from millrace_apps.fraud.cases.live import LiveCases
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.rows import read_row
+from millrace_apps.fraud.cases.rules import CaseRules, QueueRule
+from millrace_apps.fraud.contracts.control_events import MAX_CHANGES, Propose
+from millrace_apps.fraud.contracts.events import Reason
+from millrace_apps.fraud.processes.reasons import RINGS, ring_of
+from millrace_apps.fraud.processes.scoring import WEIGHTS
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
     ACTING,

@@ -19,16 +19,16 @@ from millrace.runtime.contract import check_contract
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, read
 from millrace.topology.contract import contract_of
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases import CaseBook, case_id_of
-from millrace_apps.fraud.cases_app import CaseTopics, FraudCasesSettings, topology
-from millrace_apps.fraud.cases_cli import app as commands
-from millrace_apps.fraud.cases_events import AlertSeen, CardBlock, Disposition
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_store import TABLES, acts, case_view, dispose, journal
-from millrace_apps.fraud.dashboard_work import queue
-from millrace_apps.fraud.forgetting import CASES, stores
+from millrace_apps.fraud.cases.app import CaseTopics, FraudCasesSettings, topology
+from millrace_apps.fraud.cases.book import CaseBook, case_id_of
+from millrace_apps.fraud.cases.cli import app as commands
+from millrace_apps.fraud.cases.events import AlertSeen, CardBlock, Disposition
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.store import TABLES, acts, case_view, dispose, journal
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.dashboard.work import queue
+from millrace_apps.fraud.operations.forgetting import CASES, stores
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, MINUTE, START_MS, alert
 from tests.unit.millrace.dashboard.cases import Clock, put

@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import msgspec
 
-from millrace_apps.fraud.cases_events import AlertSeen, Case
-from millrace_apps.fraud.cases_live import LiveCases
-from millrace_apps.fraud.cases_rules import CaseRules
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.cases.events import AlertSeen, Case
+from millrace_apps.fraud.cases.live import LiveCases
+from millrace_apps.fraud.cases.rules import CaseRules
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import MINUTE
 from tests.unit.apps.fraud.chain import Chain

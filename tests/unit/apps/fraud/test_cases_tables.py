@@ -20,11 +20,11 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.host.runner import Emission
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases import CaseBook
-from millrace_apps.fraud.cases_app import FraudCasesSettings, topology
-from millrace_apps.fraud.cases_live import LiveCases
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_store import TABLES, act, case_view, dispose
+from millrace_apps.fraud.cases.app import FraudCasesSettings, topology
+from millrace_apps.fraud.cases.book import CaseBook
+from millrace_apps.fraud.cases.live import LiveCases
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.store import TABLES, act, case_view, dispose
 from tests.unit.apps.fraud.case_book_cases import DAY, START_MS, event, history
 from tests.unit.millrace.dashboard.cases import Clock, put_checkpoint
 
@@ -112,7 +112,7 @@ def test_what_is_said_of_a_stream_of_the_past_is_later_than_what_was_said_before
     emissions = chain.run_batch([(key, at, what, "alerts")]) + chain.advance_watermark(at)
     writer_of(tmp_path).write(Batch(emissions), 0)  # type: ignore[arg-type]
     put_checkpoint(tmp_path / "cases", {"fraud.alerts": {"0": 5}}, batch=2, watermark=at + DAY)
-    monkeypatch.setattr("millrace_apps.fraud.cases_store._send", lambda data, topic, events, what: None)
+    monkeypatch.setattr("millrace_apps.fraud.cases.store._send", lambda data, topic, events, what: None)
     settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
     data = AppData(fraud, settings, tmp_path, Clock(START_MS + 21 * DAY), (TABLES,))
     view = case_view(data, SETTINGS)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millrace.privacy.keys import make_key_file
-from millrace_apps.fraud.events import Control
+from millrace_apps.fraud.contracts.events import Control
 from tests.unit.apps.fraud.test_governance import decided, table_of
 from tests.unit.apps.fraud.test_rules_cli import Topic, run
 from tests.unit.millrace.dashboard.cases import put

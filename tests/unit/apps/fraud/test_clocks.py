@@ -13,8 +13,8 @@ from millrace.chaos.hostile import Message
 from millrace.chaos.memory import MemoryStation
 from millrace.runtime.settings import load_settings
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.control_events import SetThreshold
-from millrace_apps.fraud.events import Decision, LateTransaction
+from millrace_apps.fraud.contracts.control_events import SetThreshold
+from millrace_apps.fraud.contracts.events import Decision, LateTransaction
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, MINUTE, SECOND, START_MS, authorisation, label, transaction
 

@@ -11,7 +11,7 @@ from millrace.experiments import share
 from millrace.rules import ApproveRule, PublishRule, PutListEntry, Rule
 from millrace.testing import TestDriver
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.control_group import ControlGroup
+from millrace_apps.fraud.processes.control_group import ControlGroup
 from millrace_apps.fraud.settings import DecisionSettings, FraudSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, transaction
 from tests.unit.apps.fraud.chain import Chain

@@ -13,15 +13,15 @@ import pytest
 
 from millrace.rules import PublishRule, Rule
 from millrace.testing import TestDriver
-from millrace_apps.fraud.billing import billed, cents_of, in_currency
-from millrace_apps.fraud.card_history import CardLook, counted, links_of
-from millrace_apps.fraud.currencies import MAX_AMOUNT, MOST_RATES, Rate, put_rate, rate_at, turned
-from millrace_apps.fraud.events import Control, Decision, SetRate, Transaction
-from millrace_apps.fraud.pipeline import topology
-from millrace_apps.fraud.process import CardMonitor
-from millrace_apps.fraud.rulebook import LANGUAGE, text_of
+from millrace_apps.fraud.contracts.events import Control, Decision, SetRate, Transaction
+from millrace_apps.fraud.processes.billing import billed, cents_of, in_currency
+from millrace_apps.fraud.processes.cards import CardMonitor
+from millrace_apps.fraud.processes.currencies import MAX_AMOUNT, MOST_RATES, Rate, put_rate, rate_at, turned
+from millrace_apps.fraud.processes.rulebook import LANGUAGE, text_of
+from millrace_apps.fraud.processes.window_functions import asked, without_amounts
 from millrace_apps.fraud.settings import FraudSettings
-from millrace_apps.fraud.window_functions import asked, without_amounts
+from millrace_apps.fraud.state.card_history import CardLook, counted, links_of
+from millrace_apps.fraud.topology import topology
 from tests.unit.apps.fraud.cases import (
     DAY,
     HOUR,

@@ -19,15 +19,15 @@ from millrace.dashboard.views import Bars, Numbers, Table, TimeSeries
 from millrace.errors import UserError
 from millrace.rules import PutListEntry
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases_cli import app as cases_app
-from millrace_apps.fraud.cases_live import alerts_of
-from millrace_apps.fraud.cases_store import CaseView, NoCase, case_view, dispose, journal
-from millrace_apps.fraud.dashboard_card import card
-from millrace_apps.fraud.dashboard_data import decided, judged
-from millrace_apps.fraud.dashboard_model import drift_of, lines_of
-from millrace_apps.fraud.events import Label
+from millrace_apps.fraud.cases.cli import app as cases_app
+from millrace_apps.fraud.cases.live import alerts_of
+from millrace_apps.fraud.cases.store import CaseView, NoCase, case_view, dispose, journal
+from millrace_apps.fraud.contracts.events import Label
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.dashboard.card import card
+from millrace_apps.fraud.dashboard.data import decided, judged
+from millrace_apps.fraud.dashboard.model import drift_of, lines_of
 from tests.unit.apps.fraud.tables import DECISION, EVIL, decisions, fraud_folder, put_decisions
 from tests.unit.millrace.dashboard.cases import Clock, check_panels, panel_of, put
 
@@ -231,11 +231,11 @@ def test_a_disposition_sends_its_labels_where_no_stream_does(
     data, _, clock = world
     sent: list[tuple[str, list[Any]]] = []
     monkeypatch.setattr(
-        "millrace_apps.fraud.cases_store._send",
+        "millrace_apps.fraud.cases.store._send",
         lambda data, topic, events, what: sent.append((topic, list(events))),
     )
     monkeypatch.setattr(
-        "millrace_apps.fraud.cases_store._send_control",
+        "millrace_apps.fraud.cases.store._send_control",
         lambda data, topic, events: sent.append((topic, list(events))),
     )
     settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
@@ -293,7 +293,7 @@ def test_a_disposition_that_the_broker_does_not_take_is_not_written_down(
     world: tuple[AppData, Rows, Clock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, _, clock = world
-    monkeypatch.setattr("millrace_apps.fraud.cases_store._PATIENCE_MS", 500)
+    monkeypatch.setattr("millrace_apps.fraud.cases.store._PATIENCE_MS", 500)
     settings = load_settings(fraud.settings, app="fraud", overrides=["kafka.bootstrap=127.0.0.1:9"], env={})
     away = AppData(fraud, settings, data.root, clock, dashboard.page.folders)
     case_id = view_of(data).ranked[0].case.case_id

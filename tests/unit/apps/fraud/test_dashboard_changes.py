@@ -18,9 +18,9 @@ from millrace.errors import UserError
 from millrace.operations.control_topic import append_audit
 from millrace.privacy.keys import make_key_file
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.control_events import Propose, SetThreshold
+from millrace_apps.fraud.contracts.control_events import Propose, SetThreshold
+from millrace_apps.fraud.dashboard import page as dashboard
 from tests.unit.apps.fraud.tables import fraud_folder
 from tests.unit.apps.fraud.test_rules_cli import Topic
 from tests.unit.millrace.dashboard.cases import Clock, panel_of

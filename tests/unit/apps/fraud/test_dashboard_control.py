@@ -13,9 +13,9 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Note, Numbers
 from millrace.experiments.shares import share_interval
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.dashboard_control import figures
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.dashboard.control_group import figures
 from tests.unit.millrace.dashboard.cases import Clock, panel_of, put
 
 DAY = 86_400_000

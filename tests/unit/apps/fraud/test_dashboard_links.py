@@ -14,11 +14,11 @@ import pytest
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Graph
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.dashboard_data import LabelFigures
-from millrace_apps.fraud.dashboard_links import KINDS, MOST_CARDS, MOST_NODES, Payments, links
-from millrace_apps.fraud.dashboard_recent import COLUMNS, Recent, recent
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.dashboard.data import LabelFigures
+from millrace_apps.fraud.dashboard.links import KINDS, MOST_CARDS, MOST_NODES, Payments, links
+from millrace_apps.fraud.dashboard.recent import COLUMNS, Recent, recent
 from tests.unit.apps.fraud.tables import EVIL, fraud_folder
 from tests.unit.millrace.dashboard.cases import Clock
 

@@ -15,16 +15,17 @@ from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import Table, TimeSeries
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard, dashboard_work
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases import CaseBook
-from millrace_apps.fraud.cases_app import CaseTopics, processes
-from millrace_apps.fraud.cases_events import AlertSeen, Case, CaseAct, ServiceDay
-from millrace_apps.fraud.cases_live import Ranked
-from millrace_apps.fraud.cases_queue import ReviewQueue
-from millrace_apps.fraud.cases_rules import CaseRules, QueueRule
-from millrace_apps.fraud.cases_store import CaseView, acts, case_view
-from millrace_apps.fraud.dashboard_work import Served, Work, work_of
+from millrace_apps.fraud.cases.app import CaseTopics, processes
+from millrace_apps.fraud.cases.book import CaseBook
+from millrace_apps.fraud.cases.events import AlertSeen, Case, CaseAct, ServiceDay
+from millrace_apps.fraud.cases.live import Ranked
+from millrace_apps.fraud.cases.queue import ReviewQueue
+from millrace_apps.fraud.cases.rules import CaseRules, QueueRule
+from millrace_apps.fraud.cases.store import CaseView, acts, case_view
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.dashboard import work as dashboard_work
+from millrace_apps.fraud.dashboard.work import Served, Work, work_of
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, RULES, START_MS, alert, event
 from tests.unit.apps.fraud.tables import fraud_folder
 from tests.unit.apps.fraud.test_cases_acting import some_life

@@ -13,9 +13,9 @@ from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
 from millrace_apps.fraud import demo
-from millrace_apps.fraud.entity_stages import stages
-from millrace_apps.fraud.events import Label, Transaction
-from millrace_apps.fraud.ledger import Ledger, read_ledger
+from millrace_apps.fraud.contracts.events import Label, Transaction
+from millrace_apps.fraud.evaluation.ledger import Ledger, read_ledger
+from millrace_apps.fraud.processes.entity_stages import stages
 from millrace_apps.fraud.settings import FraudSettings
 from millrace_apps.generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
 from millrace_apps.generators.fraud_episodes import SCENARIOS

@@ -8,7 +8,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from millrace_apps.fraud.economics import NEVER, Costs, EconomicsError, Scored, block_pays, choose, outcome
+from millrace_apps.fraud.operations.economics import (
+    NEVER,
+    Costs,
+    EconomicsError,
+    Scored,
+    block_pays,
+    choose,
+    outcome,
+)
 
 DAY = 86_400_000
 Row = tuple[int, str, float, float, bool]

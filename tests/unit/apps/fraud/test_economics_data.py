@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from millrace.dashboard.data import AppData
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud import dashboard
 from millrace_apps.fraud.app import app as fraud
-from millrace_apps.fraud.cases_cli import app as cases_app
-from millrace_apps.fraud.cases_store import case_view, dispose
-from millrace_apps.fraud.economics import Costs, EconomicsError, Scored, choose, outcome
-from millrace_apps.fraud.economics_data import Basis, ScoreName, scored_decisions
+from millrace_apps.fraud.cases.cli import app as cases_app
+from millrace_apps.fraud.cases.store import case_view, dispose
+from millrace_apps.fraud.dashboard import page as dashboard
+from millrace_apps.fraud.operations.economics import Costs, EconomicsError, Scored, choose, outcome
+from millrace_apps.fraud.operations.economics_data import Basis, ScoreName, scored_decisions
 from tests.unit.apps.fraud.tables import DECISION, START_MS, put_decisions
 from tests.unit.millrace.dashboard.cases import put
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_apps.fraud.control_events import MAX_AMOUNT, ResetThreshold, SetThreshold
-from millrace_apps.fraud.events import Control, Transaction, to_cents
+from millrace_apps.fraud.contracts.control_events import MAX_AMOUNT, ResetThreshold, SetThreshold
+from millrace_apps.fraud.contracts.events import Control, Transaction, to_cents
 
 SCHEMA = json.loads(
     (files("millrace_apps.fraud") / "schemas" / "transaction.v2.schema.json").read_text("utf-8")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace_apps.fraud.amounts import SMALL_CENTS, bucket_middle, bucket_of
-from millrace_apps.fraud.card import Recent
-from millrace_apps.fraud.events import Transaction
-from millrace_apps.fraud.profile import Profile, begun
+from millrace_apps.fraud.contracts.events import Transaction
+from millrace_apps.fraud.state.amounts import SMALL_CENTS, bucket_middle, bucket_of
+from millrace_apps.fraud.state.card import Recent
+from millrace_apps.fraud.state.profile import Profile, begun
 from tests.oracles.fraud import depends_on_cuts, expected_decisions, mismatches
 from tests.unit.apps.fraud.cases import (
     DAY,

@@ -18,14 +18,14 @@ from millrace.models.manifest import Manifest
 from millrace.models.registry import Entry, manifest_of
 from millrace.models.serving import ExportedModels, ModelHolder
 from millrace.models.tables import matrix
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import FEATURES_VERSION, INPUTS, ModelSpec
 from millrace_apps.fraud.model.feedback import LEAST_FEEDBACK, Learning, NotAPair, pair_of, tells
 from millrace_apps.fraud.model.learner import LEARNER
 from millrace_apps.fraud.model.monitor import days_of, standing
 from millrace_apps.fraud.model.training import Trained, examples, feedback_examples, train
 from millrace_apps.fraud.model.weeks import day_of
-from millrace_apps.fraud.model_cli import _told
+from millrace_apps.fraud.operations.model_cli import _told
+from millrace_apps.fraud.state.labels import DAY_MS
 
 HOUR_MS = 3_600_000
 SPEC = ModelSpec("small", INPUTS, 12)

@@ -18,8 +18,8 @@ from millrace.cli import build
 from millrace.host.memory import MemoryHost
 from millrace.privacy.keys import read_ring, rotate
 from millrace_apps.fraud.app import begin
-from millrace_apps.fraud.events import CardErasure, Decision, Erased, Transaction
-from millrace_apps.fraud.forgetting import COLUMNS, names_of
+from millrace_apps.fraud.contracts.events import CardErasure, Decision, Erased, Transaction
+from millrace_apps.fraud.operations.forgetting import COLUMNS, names_of
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, START_MS, driver, label, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain

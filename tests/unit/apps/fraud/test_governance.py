@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from millrace.errors import UserError
 from millrace.rules import ApproveRule, PublishRule, PutListEntry, RemoveListEntry, Rule, SetRuleState
-from millrace_apps.fraud.control_events import (
+from millrace_apps.fraud.contracts.control_events import (
     ApproveChange,
     Propose,
     RejectChange,
@@ -21,8 +21,8 @@ from millrace_apps.fraud.control_events import (
     SetThreshold,
     UndoChange,
 )
-from millrace_apps.fraud.events import Decision
-from millrace_apps.fraud.governance import (
+from millrace_apps.fraud.contracts.events import Decision
+from millrace_apps.fraud.operations.governance import (
     COVERED,
     DEFAULTS,
     MAX_PROPOSALS,
@@ -30,9 +30,9 @@ from millrace_apps.fraud.governance import (
     NotAgreed,
     take_control,
 )
-from millrace_apps.fraud.governed_book import GovernedBook, book_of
+from millrace_apps.fraud.operations.governed_book import GovernedBook, book_of
+from millrace_apps.fraud.operations.what_if import what_if
 from millrace_apps.fraud.settings import FraudSettings
-from millrace_apps.fraud.what_if import what_if
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, transaction
 from tests.unit.apps.fraud.chain import Chain, some_life
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from millrace.parts.lookback import Look
 from millrace.rules import Use
-from millrace_apps.fraud.card_history import CardLook, card_features, counted, links_of
-from millrace_apps.fraud.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
-from millrace_apps.fraud.events import Decision, Transaction
-from millrace_apps.fraud.features import Features
-from millrace_apps.fraud.history import History
-from millrace_apps.fraud.rulebook import NO_WINDOWS, Windows
-from millrace_apps.fraud.window_functions import asked
+from millrace_apps.fraud.contracts.events import Decision, Transaction
+from millrace_apps.fraud.processes.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
+from millrace_apps.fraud.processes.features import Features
+from millrace_apps.fraud.processes.rulebook import NO_WINDOWS, Windows
+from millrace_apps.fraud.processes.window_functions import asked
+from millrace_apps.fraud.state.card_history import CardLook, card_features, counted, links_of
+from millrace_apps.fraud.state.history import History
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from millrace.host.memory import MemoryHost
-from millrace_apps.fraud.control_events import SetThreshold
-from millrace_apps.fraud.entity_stages import Desk
-from millrace_apps.fraud.events import Decision, Label, Transaction
-from millrace_apps.fraud.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
+from millrace_apps.fraud.contracts.control_events import SetThreshold
+from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
 from millrace_apps.fraud.model.outcomes import Day, Outcomes, add
 from millrace_apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
-from millrace_apps.fraud.scorer import Observed
+from millrace_apps.fraud.processes.entity_stages import Desk
+from millrace_apps.fraud.processes.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
+from millrace_apps.fraud.processes.scorer import Observed
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, label, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut, time_of
 

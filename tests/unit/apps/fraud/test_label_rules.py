@@ -13,11 +13,11 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from millrace.rules import PublishRule, Rule
-from millrace_apps.fraud.backtest import backtest, columns_of, read_table
-from millrace_apps.fraud.cli import app
-from millrace_apps.fraud.events import Decision, Label, Transaction
-from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
-from millrace_apps.fraud.rulebook import FIELDS, LANGUAGE, check_reach
+from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
+from millrace_apps.fraud.operations.backtest import backtest, columns_of, read_table
+from millrace_apps.fraud.operations.cli import app
+from millrace_apps.fraud.processes.rulebook import FIELDS, LANGUAGE, check_reach
+from millrace_apps.fraud.state.labels import LabelRisk, TerminalLabels
 from tests.unit.apps.fraud.cases import DAY, HOUR, label, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut
 

@@ -12,7 +12,7 @@ import pytest
 from millrace.host.memory_chain import MemoryChain
 from millrace_apps.fraud.handbook.events import OWN, Payment, PaymentFeatures
 from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
-from millrace_apps.fraud.labels import DAY_MS, FRAUD, GENUINE, LONG_AGO_DAYS, PENDING, LabelLog
+from millrace_apps.fraud.state.labels import DAY_MS, FRAUD, GENUINE, LONG_AGO_DAYS, PENDING, LabelLog
 from tests.unit.apps.fraud.handbook_cases import DAY, START_MS, label, of_table, payment, streamed, table
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from millrace.errors import MillraceError
 from millrace.runtime.contract import ContractMismatch, check_contract
+from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
 from millrace_apps.fraud.evaluation.oracle import handbook_features
-from millrace_apps.fraud.events import Decision, Label, Transaction
 from millrace_apps.fraud.handbook.habits import is_high
 from millrace_apps.fraud.handbook.process import TerminalHistory
-from millrace_apps.fraud.known_labels import (
+from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.state.known_labels import (
     MOST_OF_CARD,
     MOST_OF_TERMINAL,
     CardWords,
@@ -23,9 +24,8 @@ from millrace_apps.fraud.known_labels import (
     TerminalLog,
     Word,
 )
-from millrace_apps.fraud.labels import LONG_AGO_DAYS
-from millrace_apps.fraud.pipeline import topology
-from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.state.labels import LONG_AGO_DAYS
+from millrace_apps.fraud.topology import topology
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, driver, label, send, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut, time_of
 

@@ -17,9 +17,7 @@ from millrace.models.manifest import BrokenModel, Manifest
 from millrace.models.serving import ModelHolder
 from millrace.models.tables import matrix
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.feature_types import CardFeatures, EntityFeatures
-from millrace_apps.fraud.features import Features
-from millrace_apps.fraud.labels import LabelRisk, TerminalLabels
+from millrace_apps.fraud.contracts.feature_types import CardFeatures, EntityFeatures
 from millrace_apps.fraud.model.live import (
     LATER_COLUMNS,
     LIVE_COLUMNS,
@@ -32,8 +30,10 @@ from millrace_apps.fraud.model.live import (
     row_of,
     score_with,
 )
-from millrace_apps.fraud.scorer import Observed, Scorer
+from millrace_apps.fraud.processes.features import Features
+from millrace_apps.fraud.processes.scorer import Observed, Scorer
 from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.state.labels import LabelRisk, TerminalLabels
 from tests.unit.apps.fraud.cases import transaction
 from tests.unit.apps.fraud.chain import Chain
 

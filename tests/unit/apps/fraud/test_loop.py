@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from millrace_apps.fraud.evaluation.loop_cli import app
 from millrace_apps.fraud.loop.report import checks_of, report_of
 from millrace_apps.fraud.loop.run import BASE, CONTROL, GENUINE, Arm, DayOfArm, Loop, arms_of, run_arms
 from millrace_apps.fraud.loop.thieves import Thief
 from millrace_apps.fraud.loop.world import BEGIN_MS, DAY_MS, QUICK, Town
-from millrace_apps.fraud.loop_cli import app
 from tests.broken import Break, Rows, Tables, breaks, check_listed, dropped
 
 DAYS = 30

@@ -22,7 +22,6 @@ from millrace.models.loading import LoadedModel
 from millrace.models.tables import CannotTrain
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import MODEL, decide
 from millrace_apps.fraud.model.examples import Examples
 from millrace_apps.fraud.model.metrics import alert_precision_of_days, card_precision, quality, recall_at
@@ -31,6 +30,7 @@ from millrace_apps.fraud.model.outcomes import Day, Outcome, Outcomes, add, coun
 from millrace_apps.fraud.model.prequential import PrequentialMetrics, measure
 from millrace_apps.fraud.model.training import examples, train
 from millrace_apps.fraud.model.weeks import week
+from millrace_apps.fraud.state.labels import DAY_MS
 
 # -- measures -------------------------------------------------------------------------------------
 

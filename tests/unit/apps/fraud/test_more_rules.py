@@ -13,14 +13,15 @@ import pytest
 from deltalake import write_deltalake
 
 from millrace.rules import PublishRule, Rule, RuleError
-from millrace_apps.fraud import entity_stages, process
-from millrace_apps.fraud.backtest import backtest, read_declined
-from millrace_apps.fraud.card_history import CardLook
-from millrace_apps.fraud.events import Authorisation, Transaction
-from millrace_apps.fraud.history import MAX_KINDS, History
-from millrace_apps.fraud.kinds import kind_of, purchase_of
-from millrace_apps.fraud.rulebook import LANGUAGE, check_reach, text_of
-from millrace_apps.fraud.window_functions import asked
+from millrace_apps.fraud.contracts.events import Authorisation, Transaction
+from millrace_apps.fraud.operations.backtest import backtest, read_declined
+from millrace_apps.fraud.processes import cards as process
+from millrace_apps.fraud.processes import entity_stages
+from millrace_apps.fraud.processes.rulebook import LANGUAGE, check_reach, text_of
+from millrace_apps.fraud.processes.window_functions import asked
+from millrace_apps.fraud.state.card_history import CardLook
+from millrace_apps.fraud.state.history import MAX_KINDS, History
+from millrace_apps.fraud.state.kinds import kind_of, purchase_of
 from tests.oracles import fraud_windows as oracle
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, START_MS, authorisation, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain, cut, some_life

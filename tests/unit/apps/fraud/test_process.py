@@ -9,10 +9,10 @@ import pytest
 from millrace.state.evolution import state_differences
 from millrace.state.schema import describe_type
 from millrace.testing import TestDriver
-from millrace_apps.fraud.card import Recent
-from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
-from millrace_apps.fraud.events import Alert, Control
-from millrace_apps.fraud.scoring import THRESHOLD_NAMES, Thresholds
+from millrace_apps.fraud.contracts.control_events import ResetThreshold, SetThreshold
+from millrace_apps.fraud.contracts.events import Alert, Control
+from millrace_apps.fraud.processes.scoring import THRESHOLD_NAMES, Thresholds
+from millrace_apps.fraud.state.card import Recent
 from tests.unit.apps.fraud.cases import (
     DAY,
     HOUR,
@@ -279,7 +279,7 @@ def test_an_unknown_threshold_is_refused_and_changes_nothing(control: Control) -
 
 
 def test_a_kept_override_of_a_threshold_that_no_longer_exists_is_ignored() -> None:
-    from millrace_apps.fraud.scoring import thresholds_with
+    from millrace_apps.fraud.processes.scoring import thresholds_with
 
     assert thresholds_with((("gone", 1.0), ("review_score", 0.4))) == Thresholds(review_score=0.4)
 

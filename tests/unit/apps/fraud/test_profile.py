@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millrace_apps.fraud.amounts import SMALL_CENTS, bucket_of
-from millrace_apps.fraud.card import Account
-from millrace_apps.fraud.decay import ONE, SPANS, Decay
-from millrace_apps.fraud.profile import Profile, begun, restated
 from millrace_apps.fraud.settings import FeatureSettings
+from millrace_apps.fraud.state.amounts import SMALL_CENTS, bucket_of
+from millrace_apps.fraud.state.card import Account
+from millrace_apps.fraud.state.decay import ONE, SPANS, Decay
+from millrace_apps.fraud.state.profile import Profile, begun, restated
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS
 
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud.cli import app
-from millrace_apps.fraud.events import Authorisation
-from millrace_apps.fraud.responding import declines, respond
+from millrace_apps.fraud.contracts.events import Authorisation
+from millrace_apps.fraud.operations.cli import app
+from millrace_apps.fraud.operations.responding import declines, respond
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, driver, transaction
 from tests.unit.apps.fraud.test_authorisations import bring

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from millrace.errors import UserError
 from millrace.operations.control_topic import Book, audit_row
 from millrace.rules import PutListEntry
-from millrace_apps.fraud.cli import app
-from millrace_apps.fraud.events import Control
-from millrace_apps.fraud.rulebook import LANGUAGE
+from millrace_apps.fraud.contracts.events import Control
+from millrace_apps.fraud.operations.cli import app
+from millrace_apps.fraud.processes.rulebook import LANGUAGE
 from tests.unit.millrace.operations.cases import MockBroker, messages_of
 
 RULES = """\

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
-from millrace_apps.fraud.events import Transaction
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from millrace_apps.generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import (

@@ -21,10 +21,10 @@ from millrace.serving.following import NotCommittedYet
 from millrace.serving.handing import HandingOn, NotHandedOn, Place
 from millrace.serving.journal import read_journal
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.events import Label, Transaction
-from millrace_apps.fraud.served import JOURNAL, compared
-from millrace_apps.fraud.serving import Decider
-from millrace_apps.fraud.serving_app import decider_of
+from millrace_apps.fraud.contracts.events import Label, Transaction
+from millrace_apps.fraud.operations.served import JOURNAL, compared
+from millrace_apps.fraud.operations.serving import Decider
+from millrace_apps.fraud.operations.serving_app import decider_of
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import label, transaction
 from tests.unit.millrace.serving.memory_query import MemoryQuery

@@ -20,15 +20,15 @@ from millrace.rules import (
     SetRuleState,
     Use,
 )
-from millrace_apps.fraud import stages as deciding
-from millrace_apps.fraud.control_events import SetThreshold
-from millrace_apps.fraud.desk import decide
-from millrace_apps.fraud.entity_stages import stages
-from millrace_apps.fraud.events import Decision
-from millrace_apps.fraud.feature_types import EntityFeatures
-from millrace_apps.fraud.history import MAX_KEPT_OF_CARD, History
-from millrace_apps.fraud.rulebook import LANGUAGE, make_rules, text_of
-from millrace_apps.fraud.scorer import Observed
+from millrace_apps.fraud.contracts.control_events import SetThreshold
+from millrace_apps.fraud.contracts.events import Decision
+from millrace_apps.fraud.contracts.feature_types import EntityFeatures
+from millrace_apps.fraud.processes import stages as deciding
+from millrace_apps.fraud.processes.desk import decide
+from millrace_apps.fraud.processes.entity_stages import stages
+from millrace_apps.fraud.processes.rulebook import LANGUAGE, make_rules, text_of
+from millrace_apps.fraud.processes.scorer import Observed
+from millrace_apps.fraud.state.history import MAX_KEPT_OF_CARD, History
 from tests.oracles import fraud_windows as oracle
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain, cut, some_life

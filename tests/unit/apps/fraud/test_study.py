@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from millrace_apps.fraud.economics import Costs, Scored, outcome
 from millrace_apps.fraud.evaluation.recorded import UnfitTransactions, read_transactions, write_records
 from millrace_apps.fraud.evaluation.study import NoSuchWeek, hidden_frauds, study, thresholds
 from millrace_apps.fraud.handbook.events import PaymentFeatures
-from millrace_apps.fraud.labels import DAY_MS
 from millrace_apps.fraud.model.estimator import INPUTS, Calibration, HeldOut
+from millrace_apps.fraud.operations.economics import Costs, Scored, outcome
+from millrace_apps.fraud.state.labels import DAY_MS
 from tests.unit.apps.fraud.handbook_cases import DAY, START_MS, of_table, streamed, table
 
 

@@ -17,9 +17,9 @@ from millrace.privacy.masking import Masker
 from millrace.runtime.contract import owned
 from millrace.testing import TestDriver
 from millrace_apps.fraud.app import app, begin
-from millrace_apps.fraud.events import Decision, Label, Transaction
+from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
+from millrace_apps.fraud.operations.tokens import key_file, without_numbers
 from millrace_apps.fraud.settings import FraudSettings
-from millrace_apps.fraud.tokens import key_file, without_numbers
 from tests.unit.apps.fraud.cases import MINUTE, driver, send, transaction
 
 CARD, OTHER, LATE = "4111111111111111", "5500005555555559", "378282246310005"

@@ -9,10 +9,10 @@ import pytest
 
 from millrace.parts.lookback import GAPS, Look
 from millrace.rules import Match, Rule, RuleSet, Use
-from millrace_apps.fraud.history import HORIZON_MS, History
-from millrace_apps.fraud.rulebook import LANGUAGE, Windows, text_of
-from millrace_apps.fraud.window_functions import asked, entity_of
-from millrace_apps.fraud.windows import CardWindows, Plan
+from millrace_apps.fraud.processes.rulebook import LANGUAGE, Windows, text_of
+from millrace_apps.fraud.processes.window_functions import asked, entity_of
+from millrace_apps.fraud.processes.windows import CardWindows, Plan
+from millrace_apps.fraud.state.history import HORIZON_MS, History
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
 LENGTHS = (1_000, MINUTE, 7 * MINUTE, HOUR, DAY, 5 * DAY, HORIZON_MS)

@@ -10,7 +10,7 @@ import msgspec
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from millrace_apps.fraud.app import app
-from millrace_apps.fraud.events import Label, Transaction
+from millrace_apps.fraud.contracts.events import Label, Transaction
 from millrace_apps.generators.payments import PaymentsProfile, simulate
 from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS, authorisations
 from tests.unit.apps.fraud.chain import ALL

@@ -13,8 +13,8 @@ from millrace.models.exports import CHAMPION, Exports
 from millrace.models.files import sha256_of
 from millrace.models.manifest import Manifest
 from millrace.operators.control import Chart, fit_chart
+from millrace_apps.iot_maintenance.contracts.events import Maintenance, Reading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Maintenance, Reading
 from millrace_apps.iot_maintenance.foresight.distribution import Calibration, calibrated
 from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION, LIFE_NAME, RISK_NAME
 from millrace_apps.iot_maintenance.foresight.training import (

@@ -8,7 +8,7 @@ from typing import Any
 from millrace.testing import TestDriver
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.events import (
+from millrace_apps.iot_maintenance.contracts.events import (
     Action,
     Equipment,
     Heartbeat,
@@ -17,8 +17,8 @@ from millrace_apps.iot_maintenance.events import (
     Reading,
     Status,
 )
-from millrace_apps.iot_maintenance.process import MachineMonitor, Monitoring
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor, Monitoring
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 START = 1_767_600_000_000  # 2026-01-05 08:00 UTC, a Monday

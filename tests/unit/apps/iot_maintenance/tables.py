@@ -10,15 +10,15 @@ import msgspec
 
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
-from millrace_apps.iot_maintenance.anomalies import PointScore
-from millrace_apps.iot_maintenance.events import Maintenance
-from millrace_apps.iot_maintenance.forecasts import PointForecast
+from millrace_apps.iot_maintenance.contracts.events import Maintenance
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading, Liveness, ShiftKpi
 from millrace_apps.iot_maintenance.foresight.records import MaintenancePlan, RemainingLife, Risk
-from millrace_apps.iot_maintenance.machine_health import MachineHealth
-from millrace_apps.iot_maintenance.orders import WorkOrder
-from millrace_apps.iot_maintenance.plant import AssetHealth
-from millrace_apps.iot_maintenance.records import EnrichedReading, Liveness, ShiftKpi
-from millrace_apps.iot_maintenance.windows import WINDOW_MS, AlarmKpi
+from millrace_apps.iot_maintenance.processes.anomalies import PointScore
+from millrace_apps.iot_maintenance.processes.forecasts import PointForecast
+from millrace_apps.iot_maintenance.processes.machine_health import MachineHealth
+from millrace_apps.iot_maintenance.processes.orders import WorkOrder
+from millrace_apps.iot_maintenance.processes.plant import AssetHealth
+from millrace_apps.iot_maintenance.processes.windows import WINDOW_MS, AlarmKpi
 from tests.unit.millrace.dashboard.cases import put, put_checkpoint, put_records
 
 START_MS = 1_767_225_600_000

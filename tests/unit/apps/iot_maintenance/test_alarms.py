@@ -24,9 +24,9 @@ from millrace_apps.iot_maintenance.alarms.rule import (
     Repeat,
 )
 from millrace_apps.iot_maintenance.alarms.schedule import Schedule, ScheduleError
-from millrace_apps.iot_maintenance.pipeline import topology
-from millrace_apps.iot_maintenance.quality import Limits
+from millrace_apps.iot_maintenance.processes.quality import Limits
 from millrace_apps.iot_maintenance.settings import IotSettings
+from millrace_apps.iot_maintenance.topology import topology
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
@@ -635,7 +635,7 @@ def test_suppressing_all_of_a_machine_needs_a_reason_too() -> None:
 
 
 def test_a_rule_says_which_roles_may_hold_its_alarms_back() -> None:
-    from millrace_apps.iot_maintenance.events import Action
+    from millrace_apps.iot_maintenance.contracts.events import Action
 
     target = driver(rule(roles=("supervisor", "engineer")))
     send(target, reading(0, 81.0))

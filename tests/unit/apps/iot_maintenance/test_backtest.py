@@ -20,14 +20,14 @@ from millrace.host.memory_chain import MemoryChain
 from millrace_apps.generators.iot import IotProfile, simulate
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level, ReAlarm
-from millrace_apps.iot_maintenance.backtest import BacktestError, Report, backtest, read_table
-from millrace_apps.iot_maintenance.pipeline import topology
-from millrace_apps.iot_maintenance.plant import PlantMonitor
-from millrace_apps.iot_maintenance.process import Monitoring
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
+from millrace_apps.iot_maintenance.contracts.signals import INPUTS, as_row
+from millrace_apps.iot_maintenance.operations.backtest import BacktestError, Report, backtest, read_table
+from millrace_apps.iot_maintenance.processes.monitor import Monitoring
+from millrace_apps.iot_maintenance.processes.plant import PlantMonitor
+from millrace_apps.iot_maintenance.processes.windows import AlarmKpi
 from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
-from millrace_apps.iot_maintenance.signals import INPUTS, as_row
-from millrace_apps.iot_maintenance.windows import AlarmKpi
+from millrace_apps.iot_maintenance.topology import topology
 
 START = 1_767_261_600_000
 MINUTE = 60_000

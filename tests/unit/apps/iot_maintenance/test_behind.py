@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from millrace.testing import TestDriver
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.records import Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.contracts.records import Liveness, ShiftKpi
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     HOUR,

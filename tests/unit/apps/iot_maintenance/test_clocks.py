@@ -9,9 +9,9 @@ import pytest
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.contracts.events import Heartbeat, Reading
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
-from millrace_apps.iot_maintenance.events import Heartbeat, Reading
-from millrace_apps.iot_maintenance.pipeline import topology
+from millrace_apps.iot_maintenance.topology import topology
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     M1,

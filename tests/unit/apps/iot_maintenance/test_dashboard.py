@@ -12,11 +12,11 @@ import pytest
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import Bars, Note, Table, TimeSeries
-from millrace_apps.iot_maintenance import dashboard
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
 from millrace_apps.iot_maintenance.app import app as iot
-from millrace_apps.iot_maintenance.dashboard_data import STATES, alarms, silent, state_of
-from millrace_apps.iot_maintenance.dashboard_machine import asset
+from millrace_apps.iot_maintenance.dashboard import page as dashboard
+from millrace_apps.iot_maintenance.dashboard.data import STATES, alarms, silent, state_of
+from millrace_apps.iot_maintenance.dashboard.machine import asset
 from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.tables import (
     EVIL,
@@ -150,7 +150,7 @@ def test_the_tree_shows_plants_and_lines_and_below_them_what_is_not_well(world: 
 
 
 def test_an_asset_whose_parent_is_not_there_or_is_itself_is_shown(tmp_path: Path) -> None:
-    from millrace_apps.iot_maintenance.plant import AssetHealth
+    from millrace_apps.iot_maintenance.processes.plant import AssetHealth
 
     put_records(tmp_path, "health", [
         AssetHealth("pump7", "machine", "pump7", "high", 1, START_MS),

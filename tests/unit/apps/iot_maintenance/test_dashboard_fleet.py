@@ -14,14 +14,15 @@ import pytest
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import Bars, Table, TimeSeries
-from millrace_apps.iot_maintenance import dashboard, dashboard_work
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
 from millrace_apps.iot_maintenance.app import app as iot
-from millrace_apps.iot_maintenance.dashboard_fleet import STANDINGS, fleet
-from millrace_apps.iot_maintenance.dashboard_foresight import judged_lives, judged_risks, quality
-from millrace_apps.iot_maintenance.dashboard_machine import asset
-from millrace_apps.iot_maintenance.events import Action
-from millrace_apps.iot_maintenance.operating import events_clock
+from millrace_apps.iot_maintenance.contracts.events import Action
+from millrace_apps.iot_maintenance.dashboard import page as dashboard
+from millrace_apps.iot_maintenance.dashboard import work as dashboard_work
+from millrace_apps.iot_maintenance.dashboard.fleet import STANDINGS, fleet
+from millrace_apps.iot_maintenance.dashboard.foresight import judged_lives, judged_risks, quality
+from millrace_apps.iot_maintenance.dashboard.machine import asset
+from millrace_apps.iot_maintenance.operations.operating import events_clock
 from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.tables import HOUR, MACHINES, MINUTE, START_MS, IotRecords, iot_folder
 from tests.unit.millrace.dashboard.cases import Clock, frame, panel_of, put_checkpoint, put_records

@@ -16,11 +16,11 @@ from millrace.operations.control_topic import Book, ControlTopic
 from millrace.rules import PublishRule, SetRuleState
 from millrace_apps.iot_maintenance.alarms.language import Facts, language
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.app_rules import written
-from millrace_apps.iot_maintenance.dashboard_limits import limits_in, limits_of
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint
+from millrace_apps.iot_maintenance.dashboard.limits import limits_in, limits_of
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
 from millrace_apps.iot_maintenance.evaluation.stream import written as file_of
-from millrace_apps.iot_maintenance.events import Equipment, MeasuringPoint
+from millrace_apps.iot_maintenance.operations.app_rules import written
 
 AT = 1_767_600_000_000
 ROW = {"kind": "pump", "machine_id": "m1", "event_time_ms": AT, "attributes": [("limit", "75"), ("max", "x")]}

@@ -17,10 +17,10 @@ from millrace_apps.generators.engine.world import deliver_domain
 from millrace_apps.generators.iot import DOMAIN, IotProfile
 from millrace_apps.generators.world_ledger import WorldLedger
 from millrace_apps.iot_maintenance import demo
+from millrace_apps.iot_maintenance.contracts.signals import INPUTS, as_row
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
-from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
 from millrace_apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
-from millrace_apps.iot_maintenance.signals import INPUTS, as_row
 from tests.broken import (
     Break,
     Rows,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.testing.world_ledger import WorldTruth
-from millrace_apps.iot_maintenance.demo_causes import checks, degradations, judge
+from millrace_apps.iot_maintenance.evaluation.demo_causes import checks, degradations, judge
 
 CASES = int(os.environ.get("MILLRACE_CASES", "150"))
 SECOND = 1_000

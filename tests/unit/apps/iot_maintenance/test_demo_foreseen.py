@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from millrace.testing.world_ledger import WorldTruth
-from millrace_apps.iot_maintenance.demo_foreseen import Causes, checks, judge_forecasts, judge_scores
+from millrace_apps.iot_maintenance.evaluation.demo_foreseen import (
+    Causes,
+    checks,
+    judge_forecasts,
+    judge_scores,
+)
 from tests.unit.apps.iot_maintenance.test_demo_causes import beyond, degrading
 
 CASES = int(os.environ.get("MILLRACE_CASES", "150"))

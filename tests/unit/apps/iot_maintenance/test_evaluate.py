@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from millrace.errors import UserError
 from millrace.runtime.settings import load_settings
-from millrace_apps.iot_maintenance.cli import app as iot
-from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.contracts.events import Action
 from millrace_apps.iot_maintenance.evaluation import ai4i, azure, nab
-from millrace_apps.iot_maintenance.events import Action
+from millrace_apps.iot_maintenance.evaluation.cli import app
+from millrace_apps.iot_maintenance.operations.cli import app as iot
 from millrace_apps.iot_maintenance.settings import DEFAULTS, IotSettings, monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import action, driver, history, reading, rule, send, until
 from tests.unit.millrace.operations.cases import MockBroker, records_of

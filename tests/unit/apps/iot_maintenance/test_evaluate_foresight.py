@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.errors import UserError
-from millrace_apps.iot_maintenance.evaluate_cli import app
 from millrace_apps.iot_maintenance.evaluation import azure, azure_pdm, cmapss
+from millrace_apps.iot_maintenance.evaluation.cli import app
 from millrace_apps.iot_maintenance.foresight.condition import Life
 from tests.unit.apps.iot_maintenance.foresight_cases import SMALL
 

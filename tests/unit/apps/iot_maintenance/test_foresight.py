@@ -13,14 +13,14 @@ import pytest
 
 from millrace.errors import UserError
 from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, settings_for
 from millrace_apps.iot_maintenance.foresight import condition
 from millrace_apps.iot_maintenance.foresight.baseline import Baseline, Usual, fitted, read_baseline
 from millrace_apps.iot_maintenance.foresight.condition import FIRST, LONG, MIDDLE, SHORT, Awaited, Life
 from millrace_apps.iot_maintenance.foresight.models import Forecaster
 from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
-from millrace_apps.iot_maintenance.pipeline import topology
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.topology import topology
 from tests.unit.apps.iot_maintenance.foresight_cases import (
     HOUR,
     START,

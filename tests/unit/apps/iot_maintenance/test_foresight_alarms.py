@@ -13,13 +13,13 @@ from millrace.rules import RuleError
 from millrace.testing import TestDriver
 from millrace_apps.iot_maintenance.alarms.language import language
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule, Escalate, Level, Repeat
-from millrace_apps.iot_maintenance.backtest import _why_not
+from millrace_apps.iot_maintenance.contracts.events import Action, Equipment, Maintenance, Status
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Action, Equipment, Maintenance, Status
 from millrace_apps.iot_maintenance.foresight.alarming import Ruling
 from millrace_apps.iot_maintenance.foresight.models import Forecaster
 from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.operations.backtest import _why_not
 from tests.unit.apps.iot_maintenance.foresight_cases import HOUR, START, publish_both, streamed, wearing
 
 Rows = list[dict[str, Any]]

@@ -15,14 +15,14 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from millrace.cli import build
-from millrace_apps.iot_maintenance import backtest as trying
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.backtest import Report, backtest, read_table
+from millrace_apps.iot_maintenance.contracts.events import MachineError, Maintenance, Status
+from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import MachineError, Maintenance, Status
 from millrace_apps.iot_maintenance.foresight.past import Foreseen, read_foreseen
-from millrace_apps.iot_maintenance.process import Monitoring
-from millrace_apps.iot_maintenance.records import EnrichedReading
+from millrace_apps.iot_maintenance.operations import backtest as trying
+from millrace_apps.iot_maintenance.operations.backtest import Report, backtest, read_table
+from millrace_apps.iot_maintenance.processes.monitor import Monitoring
 from millrace_apps.iot_maintenance.settings import monitoring
 from tests.unit.apps.iot_maintenance.foresight_cases import HOUR, START, publish_both, streamed, wearing
 from tests.unit.apps.iot_maintenance.test_backtest import put

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.iot_maintenance.events import Equipment, MachineError, Maintenance, Reading, Status
-from millrace_apps.iot_maintenance.past import Past
+from millrace_apps.iot_maintenance.contracts.events import (
+    Equipment,
+    MachineError,
+    Maintenance,
+    Reading,
+    Status,
+)
+from millrace_apps.iot_maintenance.state.past import Past
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

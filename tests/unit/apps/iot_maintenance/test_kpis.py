@@ -13,13 +13,13 @@ from millrace.host.memory import MemoryHost
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
-from millrace_apps.iot_maintenance.anomalies import Scoring
-from millrace_apps.iot_maintenance.plant import AssetHealth, PlantMonitor
-from millrace_apps.iot_maintenance.process import MachineMonitor
-from millrace_apps.iot_maintenance.records import ShiftKpi
-from millrace_apps.iot_maintenance.shifts import Calendar
-from millrace_apps.iot_maintenance.watch import Monitoring
-from millrace_apps.iot_maintenance.windows import AlarmKpi
+from millrace_apps.iot_maintenance.contracts.records import ShiftKpi
+from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
+from millrace_apps.iot_maintenance.processes.plant import AssetHealth, PlantMonitor
+from millrace_apps.iot_maintenance.processes.shifts import Calendar
+from millrace_apps.iot_maintenance.processes.watch import Monitoring
+from millrace_apps.iot_maintenance.processes.windows import AlarmKpi
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

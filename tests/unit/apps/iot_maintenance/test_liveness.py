@@ -9,8 +9,8 @@ from millrace.host.memory import MemoryHost
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.events import Heartbeat
-from millrace_apps.iot_maintenance.records import Liveness
+from millrace_apps.iot_maintenance.contracts.events import Heartbeat
+from millrace_apps.iot_maintenance.contracts.records import Liveness
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     GATEWAY,

@@ -18,14 +18,14 @@ from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.anomalies import Scoring
-from millrace_apps.iot_maintenance.cli import app as iot
-from millrace_apps.iot_maintenance.forecasts import Forecasting
-from millrace_apps.iot_maintenance.health_cli import learn
-from millrace_apps.iot_maintenance.machine_health import Charts, MachineHealth, read_charts
-from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.operations.cli import app as iot
+from millrace_apps.iot_maintenance.operations.health_cli import learn
+from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.machine_health import Charts, MachineHealth, read_charts
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
+from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, charts
-from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

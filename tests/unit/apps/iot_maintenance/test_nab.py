@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.operators import novelty
-from millrace_apps.iot_maintenance.evaluate_cli import app
 from millrace_apps.iot_maintenance.evaluation import anomalies
 from millrace_apps.iot_maintenance.evaluation.anomalies import CANDIDATES, alone, choose, judge, read_folder
+from millrace_apps.iot_maintenance.evaluation.cli import app
 from millrace_apps.iot_maintenance.evaluation.nab import NotNab
 from millrace_apps.iot_maintenance.evaluation.nab_baselines import ewma, windowed_gaussian
 from millrace_apps.iot_maintenance.evaluation.nab_scoring import (

@@ -22,22 +22,22 @@ from millrace.models.tables import CannotTrain, TrainingTables
 from millrace.operators.control import Chart, Regime
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
-from millrace_apps.iot_maintenance.anomalies import Scoring
-from millrace_apps.iot_maintenance.forecasts import Forecasting
 from millrace_apps.iot_maintenance.foresight.learner import LEARNER, READING_COLUMNS, judged
 from millrace_apps.iot_maintenance.foresight.model_cli import _normal
-from millrace_apps.iot_maintenance.health_cli import intervals
-from millrace_apps.iot_maintenance.machine_health import Charts, MachineHealth
-from millrace_apps.iot_maintenance.normal import (
+from millrace_apps.iot_maintenance.operations.health_cli import intervals
+from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.machine_health import Charts, MachineHealth
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
+from millrace_apps.iot_maintenance.processes.normal import (
     NORMAL_NAME,
     NORMAL_READER,
     Registered,
     charts_of,
     estimator_of,
 )
-from millrace_apps.iot_maintenance.process import MachineMonitor
+from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, charts
-from millrace_apps.iot_maintenance.watch import Monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import DAY, HOUR, MINUTE, rows, until
 from tests.unit.apps.iot_maintenance.test_machine_health import learned, monitor, pump
 

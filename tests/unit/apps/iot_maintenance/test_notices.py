@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from millrace_apps.iot_maintenance.assets import subject_of
+from millrace_apps.iot_maintenance.contracts.events import (
+    Equipment,
+    Heartbeat,
+    MeasuringPoint,
+    Reading,
+    Status,
+)
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
-from millrace_apps.iot_maintenance.events import Equipment, Heartbeat, MeasuringPoint, Reading, Status
+from millrace_apps.iot_maintenance.state.assets import subject_of
 
 CASES = int(os.environ.get("MILLRACE_CASES", "15"))
 SECOND = 1_000

@@ -15,10 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.operations import sending
-from millrace_apps.iot_maintenance import operating
-from millrace_apps.iot_maintenance.cli import app
-from millrace_apps.iot_maintenance.events import Action
-from millrace_apps.iot_maintenance.notifying import Channel, Mail, NotifyError, due, notify, read_plan
+from millrace_apps.iot_maintenance.contracts.events import Action
+from millrace_apps.iot_maintenance.operations import operating
+from millrace_apps.iot_maintenance.operations.cli import app
+from millrace_apps.iot_maintenance.operations.notifying import (
+    Channel,
+    Mail,
+    NotifyError,
+    due,
+    notify,
+    read_plan,
+)
 
 NOW = 1_767_600_000_000  # 2026-01-05 08:00 UTC, a Monday
 MINUTE = 60_000

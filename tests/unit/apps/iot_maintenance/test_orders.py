@@ -12,9 +12,15 @@ import pytest
 from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.iot_maintenance.events import Action, Maintenance
-from millrace_apps.iot_maintenance.operating import action_on, plan_of
-from millrace_apps.iot_maintenance.orders import FARTHEST_MS, MOST_OPEN, USUAL_MS, WorkOrder, open_orders_of
+from millrace_apps.iot_maintenance.contracts.events import Action, Maintenance
+from millrace_apps.iot_maintenance.operations.operating import action_on, plan_of
+from millrace_apps.iot_maintenance.processes.orders import (
+    FARTHEST_MS,
+    MOST_OPEN,
+    USUAL_MS,
+    WorkOrder,
+    open_orders_of,
+)
 from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,

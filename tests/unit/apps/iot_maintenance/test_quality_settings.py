@@ -13,8 +13,8 @@ import pytest
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from millrace_apps.iot_maintenance.alarms.spans import PANES
-from millrace_apps.iot_maintenance.events import Equipment, MeasuringPoint
-from millrace_apps.iot_maintenance.quality import LEARN, Limits, Sensor
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint
+from millrace_apps.iot_maintenance.processes.quality import LEARN, Limits, Sensor
 from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
@@ -195,7 +195,7 @@ def test_means_and_trends_have_windows_that_fit_from_10_ms_to_daily_sensors(
 
 
 def test_the_windows_may_be_set_anew_and_what_was_kept_begins_anew() -> None:
-    from millrace_apps.iot_maintenance.running import Running
+    from millrace_apps.iot_maintenance.state.running import Running
 
     kept = Running()
     for n in range(100):

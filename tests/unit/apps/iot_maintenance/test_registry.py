@@ -15,11 +15,11 @@ from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
-from millrace_apps.iot_maintenance.assets import Notice
-from millrace_apps.iot_maintenance.cli import app
-from millrace_apps.iot_maintenance.events import Equipment, MeasuringPoint, Reading
-from millrace_apps.iot_maintenance.records import Liveness
-from millrace_apps.iot_maintenance.register_cli import read_assets
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint, Reading
+from millrace_apps.iot_maintenance.contracts.records import Liveness
+from millrace_apps.iot_maintenance.operations.cli import app
+from millrace_apps.iot_maintenance.operations.register_cli import read_assets
+from millrace_apps.iot_maintenance.state.assets import Notice
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     GATEWAY,
     M1,

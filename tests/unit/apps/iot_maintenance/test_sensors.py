@@ -7,8 +7,8 @@ import random
 import msgspec
 import pytest
 
-from millrace_apps.iot_maintenance.quality import Limits, Sensor
-from millrace_apps.iot_maintenance.running import Running
+from millrace_apps.iot_maintenance.processes.quality import Limits, Sensor
+from millrace_apps.iot_maintenance.state.running import Running
 
 SECOND = 1_000
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from millrace_apps.iot_maintenance.evaluate_cli import app
+from millrace_apps.iot_maintenance.evaluation.cli import app
 from millrace_apps.iot_maintenance.evaluation.skab import (
     TRAIN,
     WINDOW_MS,

@@ -9,9 +9,9 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.iot_maintenance.events import Equipment, PartCount
-from millrace_apps.iot_maintenance.records import ShiftKpi
-from millrace_apps.iot_maintenance.statuses import Statuses
+from millrace_apps.iot_maintenance.contracts.events import Equipment, PartCount
+from millrace_apps.iot_maintenance.contracts.records import ShiftKpi
+from millrace_apps.iot_maintenance.processes.statuses import Statuses
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,

@@ -16,8 +16,15 @@ from millrace.host.runner import Emission, Row
 from millrace.time import END_OF_TIME, NO_WATERMARK
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
-from millrace_apps.iot_maintenance.plant import AssetHealth, PlantMonitor
-from millrace_apps.iot_maintenance.windows import CHATTER, DAY_MS, FLOOD, MINUTE_MS, WINDOW_MS, AlarmKpi
+from millrace_apps.iot_maintenance.processes.plant import AssetHealth, PlantMonitor
+from millrace_apps.iot_maintenance.processes.windows import (
+    CHATTER,
+    DAY_MS,
+    FLOOD,
+    MINUTE_MS,
+    WINDOW_MS,
+    AlarmKpi,
+)
 from tests.unit.apps.iot_maintenance.monitor_cases import START
 from tests.unit.apps.iot_maintenance.test_kpis import alarm
 

@@ -23,14 +23,14 @@ from millrace_apps.generators.engine.simulated import Truth
 from millrace_apps.generators.iot import IotProfile, simulate
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.app import app
+from millrace_apps.iot_maintenance.contracts.events import Action, Reading, Status
+from millrace_apps.iot_maintenance.contracts.records import Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.contracts.signals import INPUTS, as_row
 from millrace_apps.iot_maintenance.demo import WORDS
-from millrace_apps.iot_maintenance.events import Action, Reading, Status
-from millrace_apps.iot_maintenance.plant import PlantMonitor
-from millrace_apps.iot_maintenance.process import MachineMonitor
-from millrace_apps.iot_maintenance.records import Liveness, ShiftKpi
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
+from millrace_apps.iot_maintenance.processes.plant import PlantMonitor
+from millrace_apps.iot_maintenance.processes.windows import AlarmKpi
 from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
-from millrace_apps.iot_maintenance.signals import INPUTS, as_row
-from millrace_apps.iot_maintenance.windows import AlarmKpi
 from tests.unit.apps.iot_maintenance.test_windows import windows_of
 
 START = 1_767_261_600_000

@@ -11,8 +11,7 @@ import msgspec
 from millrace.host.runner import Emission
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     GATE_INPUTS,
     Answer,
     Cancellation,
@@ -25,8 +24,9 @@ from millrace_apps.ridesharing.events import (
     key_of,
     stream_of,
 )
-from millrace_apps.ridesharing.matching import Rules
-from millrace_apps.ridesharing.replay import Chain, memory_chain
+from millrace_apps.ridesharing.evaluation.replay import Chain, memory_chain
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 
 START = 1_767_369_600_000

@@ -14,7 +14,7 @@ from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.ridesharing import RidesProfile, World
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     INPUTS,
     Command,
     Control,
@@ -24,8 +24,8 @@ from millrace_apps.ridesharing.events import (
     RideRequest,
     SetPair,
 )
-from millrace_apps.ridesharing.geo import distance_m
-from millrace_apps.ridesharing.replay import Chain, Courier, Faults
+from millrace_apps.ridesharing.evaluation.replay import Chain, Courier, Faults
+from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace_apps.ridesharing.topic_audit.report import Audited, audit_topics
 from tests.broken import Rows

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import Event, Handover
-from millrace_apps.ridesharing.matching import Rules
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.riders import Asked
+from millrace_apps.ridesharing.contracts.events import Event, Handover
+from millrace_apps.ridesharing.processes.matching import Rules
+from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.processes.riders import Asked
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import h3
 
-from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from millrace_apps.ridesharing.records import (
+from millrace_apps.ridesharing.contracts.records import (
     Attempt,
     DriverChange,
     Ignored,
@@ -21,6 +20,7 @@ from millrace_apps.ridesharing.records import (
     Violation,
     WindowReport,
 )
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 

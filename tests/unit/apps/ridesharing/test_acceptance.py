@@ -20,20 +20,20 @@ from typer.testing import CliRunner
 from millrace.experiments import Switchback
 from millrace.runtime.settings import SettingsError, load_settings
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.ridesharing.acceptance import STEPS_M, Acceptance, AcceptanceConfig, Tally
-from millrace_apps.ridesharing.cli import app as operator_cli
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate_cli
-from millrace_apps.ridesharing.events import SetPolicy
-from millrace_apps.ridesharing.fleet import Fleet, Request
-from millrace_apps.ridesharing.income import Idle, Income, IncomeConfig
-from millrace_apps.ridesharing.matcher_report import carry_out as measure_matcher
-from millrace_apps.ridesharing.matching import FreeCar, Rider, Rules, optimal, problem
-from millrace_apps.ridesharing.replay import run_replay
-from millrace_apps.ridesharing.replay_report import Plan, beside, carry_out, paired
+from millrace_apps.ridesharing.contracts.events import SetPolicy
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate_cli
+from millrace_apps.ridesharing.evaluation.fleet import Fleet, Request
+from millrace_apps.ridesharing.evaluation.matcher_report import carry_out as measure_matcher
+from millrace_apps.ridesharing.evaluation.replay import run_replay
+from millrace_apps.ridesharing.evaluation.replay_report import Plan, beside, carry_out, paired
+from millrace_apps.ridesharing.evaluation.willing import Willing
+from millrace_apps.ridesharing.operations.cli import app as operator_cli
+from millrace_apps.ridesharing.operations.switchbacks import compare_trips
+from millrace_apps.ridesharing.processes.acceptance import STEPS_M, Acceptance, AcceptanceConfig, Tally
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.income import Idle, Income, IncomeConfig
+from millrace_apps.ridesharing.processes.matching import FreeCar, Rider, Rules, optimal, problem
 from millrace_apps.ridesharing.settings import RidesharingSettings
-from millrace_apps.ridesharing.switchbacks import compare_trips
-from millrace_apps.ridesharing.willing import Willing
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     LAT,

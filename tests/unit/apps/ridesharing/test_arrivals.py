@@ -26,15 +26,15 @@ from millrace.host.runner import Emission
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.serving import ExportedModels
 from millrace.testing.properties import invariant
-from millrace_apps.ridesharing.arrivals import ArrivalConfig, Arrivals
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.demo_arrivals import check_arrivals, ways_of
-from millrace_apps.ridesharing.dispatcher import Dispatcher
+from millrace_apps.ridesharing.contracts.records import Drive
 from millrace_apps.ridesharing.eta.features import NAMES, Place
 from millrace_apps.ridesharing.eta.times import PICKUP, PICKUP_NAME, READER, TRIP, UNTRIED, Times
-from millrace_apps.ridesharing.matching import FreeCar, Rider, Rules, problem
-from millrace_apps.ridesharing.records import Drive
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.evaluation.demo_arrivals import check_arrivals, ways_of
+from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig, Arrivals
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.matching import FreeCar, Rider, Rules, problem
 from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,

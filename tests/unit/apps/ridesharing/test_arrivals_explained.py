@@ -19,14 +19,14 @@ import msgspec
 import pytest
 
 from millrace.host.runner import Emission
-from millrace_apps.ridesharing.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.demo_arrivals import ways_of as ways_in
 from millrace_apps.ridesharing.eta.features import NAMES
 from millrace_apps.ridesharing.eta.interval import RATE
-from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.evaluation.demo_arrivals import ways_of as ways_in
+from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.regions import Regions
 from tests.unit.apps.ridesharing.evenings import Topics, evening
 
 CASES = int(os.environ.get("MILLRACE_CASES", "4"))

@@ -12,13 +12,13 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import leaks
-from millrace_apps.ridesharing.audit import INVARIANTS, audit
-from millrace_apps.ridesharing.auditor import Auditor
-from millrace_apps.ridesharing.fleet import Fleet, Request
-from millrace_apps.ridesharing.recorded import cut
-from millrace_apps.ridesharing.records import Journal
-from millrace_apps.ridesharing.replay import Faults, Replay, alarms_of, run_replay
-from millrace_apps.ridesharing.replay_report import Plan, measure, served_table
+from millrace_apps.ridesharing.contracts.records import Journal
+from millrace_apps.ridesharing.evaluation.fleet import Fleet, Request
+from millrace_apps.ridesharing.evaluation.recorded import cut
+from millrace_apps.ridesharing.evaluation.replay import Faults, Replay, alarms_of, run_replay
+from millrace_apps.ridesharing.evaluation.replay_report import Plan, measure, served_table
+from millrace_apps.ridesharing.operations.audit import INVARIANTS, audit
+from millrace_apps.ridesharing.processes.auditor import Auditor
 from tests.broken import (
     Break,
     Change,
@@ -230,7 +230,7 @@ def test_repeats_lateness_and_restarts_violate_nothing() -> None:
 
 def test_the_auditor_reads_the_journal_of_a_replay(replayed: tuple[Plan, Replay]) -> None:
     from millrace_apps.ridesharing.config import DispatchConfig
-    from millrace_apps.ridesharing.dispatcher import Dispatcher
+    from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
     from tests.unit.apps.ridesharing.cases import REGION, answer, position, request
 
     driver = TestDriver(Dispatcher(DispatchConfig(window_ms=10_000)))

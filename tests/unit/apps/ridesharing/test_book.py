@@ -16,11 +16,11 @@ import pytest
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission
 from millrace_apps.benchmarks.whole_region import WholeRegion
-from millrace_apps.ridesharing.book import Book
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.earlier import EarlierBook, EarlierCar, adopt
-from millrace_apps.ridesharing.entries import Car, Due
-from millrace_apps.ridesharing.events import Event
+from millrace_apps.ridesharing.contracts.events import Event
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.earlier import EarlierBook, EarlierCar, adopt
+from millrace_apps.ridesharing.state.entries import Car, Due
 from tests.unit.apps.ridesharing.nights import BOUND_MS, night
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))

@@ -10,9 +10,9 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import Command, DriverStatus, Event, Handover
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.contracts.events import Command, DriverStatus, Event, Handover
+from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.regions import Regions
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

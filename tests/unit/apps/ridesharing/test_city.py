@@ -13,10 +13,10 @@ import h3
 import pytest
 
 from millrace.dashboard.tables import open_table
-from millrace_apps.ridesharing.city import City, Moment, read_city
-from millrace_apps.ridesharing.geo import distance_m
-from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from millrace_apps.ridesharing.records import Journey, Place, Trip
+from millrace_apps.ridesharing.contracts.records import Journey, Place, Trip
+from millrace_apps.ridesharing.dashboard.places import City, Moment, read_city
+from millrace_apps.ridesharing.processes.geo import distance_m
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 from tests.unit.apps.ridesharing.tables import USUAL, rides_folder
 from tests.unit.millrace.dashboard.cases import Clock, put_records
 

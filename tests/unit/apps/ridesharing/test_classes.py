@@ -12,14 +12,23 @@ import pytest
 from millrace.runtime.settings import SettingsError, load_settings
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Control, SetPair, SetPolicy
-from millrace_apps.ridesharing.geo import distance_m
-from millrace_apps.ridesharing.matching import FreeCar, Rider, Rules, Serves, fifo, nearest, optimal, problem
-from millrace_apps.ridesharing.pairs import MOST_PAIRS, Pair, by_rider, keep_pair, named, stands
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPolicy
+from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.geo import distance_m
+from millrace_apps.ridesharing.processes.matching import (
+    FreeCar,
+    Rider,
+    Rules,
+    Serves,
+    fifo,
+    nearest,
+    optimal,
+    problem,
+)
+from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.state.pairs import MOST_PAIRS, Pair, by_rider, keep_pair, named, stands
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     LAT,

@@ -20,13 +20,14 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import AreaMap, Note, Numbers, Table
-from millrace_apps.ridesharing import dashboard, dashboard_city
 from millrace_apps.ridesharing.app import app as ridesharing
-from millrace_apps.ridesharing.dashboard_data import trips
-from millrace_apps.ridesharing.events import Command, Control, SetPolicy, SetSurgeCap
-from millrace_apps.ridesharing.lifecycle import TERMINAL
-from millrace_apps.ridesharing.records import Operation
+from millrace_apps.ridesharing.contracts.events import Command, Control, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.contracts.records import Operation
+from millrace_apps.ridesharing.dashboard import city as dashboard_city
+from millrace_apps.ridesharing.dashboard import page as dashboard
+from millrace_apps.ridesharing.dashboard.data import trips
 from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from tests.unit.apps.ridesharing.tables import EVIL, MINUTE, REGIONS, START_MS, RidesRecords, rides_folder
 from tests.unit.millrace.dashboard.cases import (
     Clock,

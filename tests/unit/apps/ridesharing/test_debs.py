@@ -23,7 +23,7 @@ from millrace_apps.ridesharing.debs.grid import CELLS, Grid, Trip, name_of
 from millrace_apps.ridesharing.debs.pipeline import QUERIES, app_of
 from millrace_apps.ridesharing.debs.report import carry_out
 from millrace_apps.ridesharing.debs.trips import COLUMNS, read_results, read_trips
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))
 _MINUTE = 60_000

@@ -26,7 +26,7 @@ from millrace_apps.ridesharing.demand.process import (
     Foreseen,
     interval,
 )
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "20"))
 _START = 1_211_414_400_000  # 2008-05-22T00:00Z

@@ -16,11 +16,11 @@ from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.ridesharing import RidesProfile, World
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
 from millrace_apps.ridesharing import demo
-from millrace_apps.ridesharing.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import Event, key_of, stream_of
-from millrace_apps.ridesharing.lifecycle import TERMINAL
+from millrace_apps.ridesharing.contracts.events import Event, key_of, stream_of
+from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings, SurgeSettings
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from tests.broken import (
     Break,
     Change,

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
-from millrace_apps.ridesharing.geo import CIRCUITY, SPEED_M_PER_MS
-from millrace_apps.ridesharing.lifecycle import TERMINAL, TRANSITIONS
-from millrace_apps.ridesharing.matching import Rules
-from millrace_apps.ridesharing.records import Trip
+from millrace_apps.ridesharing.contracts.events import LAST_ATTEMPT, Event, SetPolicy, SetShadows
+from millrace_apps.ridesharing.contracts.records import Trip
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
+from millrace_apps.ridesharing.processes.matching import Rules
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     HOUR,

@@ -11,9 +11,9 @@ from millrace.dead_letters import reason_of
 from millrace.inputs import event_decoder, event_encoder, inputs_of
 from millrace.state.conversion import EarlierEntry
 from millrace.state.layout import PendingRow
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.earlier import DISPATCHER
-from millrace_apps.ridesharing.events import MAX_TIME_MS, Event, Handover, key_of, stream_of
+from millrace_apps.ridesharing.contracts.events import MAX_TIME_MS, Event, Handover, key_of, stream_of
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.state.earlier import DISPATCHER
 from tests.unit.apps.ridesharing.cases import (
     ZONE,
     answer,

@@ -24,7 +24,7 @@ from millrace_apps.ridesharing.eta.report import carry_out
 from millrace_apps.ridesharing.eta.times import Model
 from millrace_apps.ridesharing.eta.training import columns_of, export, train
 from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate
 
 CASES = int(os.environ.get("MILLRACE_CASES", "25"))
 _MINUTE = 60_000

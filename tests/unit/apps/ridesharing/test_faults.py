@@ -10,8 +10,8 @@ import pytest
 from millrace.testing import TestDriver
 from millrace_apps.generators.engine.world import deliver_domain
 from millrace_apps.generators.ridesharing import DOMAIN, RidesProfile
-from millrace_apps.ridesharing.events import INPUTS
-from millrace_apps.ridesharing.gate import Gate
+from millrace_apps.ridesharing.contracts.events import INPUTS
+from millrace_apps.ridesharing.processes.gate import Gate
 
 _TOPICS = {spec.topic: name for name, spec in DOMAIN.streams.items()}
 

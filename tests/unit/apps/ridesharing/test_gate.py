@@ -11,7 +11,7 @@ from millrace.dead_letters import reason_of
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     AHEAD_MS,
     INPUTS,
     MAX_KEY,
@@ -23,9 +23,9 @@ from millrace_apps.ridesharing.events import (
     key_of,
     stream_of,
 )
-from millrace_apps.ridesharing.gate import Gate
-from millrace_apps.ridesharing.geo import distance_m
-from millrace_apps.ridesharing.regions import Regions
+from millrace_apps.ridesharing.processes.gate import Gate
+from millrace_apps.ridesharing.processes.geo import distance_m
+from millrace_apps.ridesharing.processes.regions import Regions
 from tests.unit.apps.ridesharing.cases import (
     ZONE,
     Whole,

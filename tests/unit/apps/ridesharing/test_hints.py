@@ -18,9 +18,9 @@ from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.demand.hints import hints
 from millrace_apps.ridesharing.demand.loop import Hinted
 from millrace_apps.ridesharing.demand.process import QUARTER_MS, Demand
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate
-from millrace_apps.ridesharing.fleet import Request
-from millrace_apps.ridesharing.replay import run_replay
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from millrace_apps.ridesharing.evaluation.fleet import Request
+from millrace_apps.ridesharing.evaluation.replay import run_replay
 from tests.unit.apps.ridesharing.test_demand import a_rhythm, parquet_of
 
 CASES = int(os.environ.get("MILLRACE_CASES", "40"))

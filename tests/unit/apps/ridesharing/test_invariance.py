@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from millrace import Context
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.ridesharing.auditor import Auditor
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Command, Event
-from millrace_apps.ridesharing.records import Journal
+from millrace_apps.ridesharing.contracts.events import Command, Event
+from millrace_apps.ridesharing.contracts.records import Journal
+from millrace_apps.ridesharing.processes.auditor import Auditor
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

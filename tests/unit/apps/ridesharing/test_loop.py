@@ -12,10 +12,10 @@ import pytest
 from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.ridesharing import RidesProfile, World
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
-from millrace_apps.ridesharing.audit import audit
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import Event, key_of, stream_of
-from millrace_apps.ridesharing.matching import Rules
+from millrace_apps.ridesharing.contracts.events import Event, key_of, stream_of
+from millrace_apps.ridesharing.operations.audit import audit
+from millrace_apps.ridesharing.processes.matching import Rules
 from tests.unit.apps.ridesharing.cases import Whole, as_read
 
 #: A Friday evening.
@@ -78,8 +78,8 @@ TROUBLE = {
 @pytest.mark.parametrize("regions", [False, True])
 def test_agents_who_make_trouble_are_never_dispatched_twice(regions: bool) -> None:
     from millrace_apps.generators.ridesharing.city import CENTRE
-    from millrace_apps.ridesharing.fleet import Request
-    from millrace_apps.ridesharing.recorded import cut
+    from millrace_apps.ridesharing.evaluation.fleet import Request
+    from millrace_apps.ridesharing.evaluation.recorded import cut
 
     config = CONFIG
     if regions:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_apps.ridesharing.geo import (
+from millrace_apps.ridesharing.processes.geo import (
     PlaceIndex,
     cell_of,
     disk,
@@ -19,7 +19,7 @@ from millrace_apps.ridesharing.geo import (
     rings_for,
     search_resolution,
 )
-from millrace_apps.ridesharing.matching import (
+from millrace_apps.ridesharing.processes.matching import (
     FreeCar,
     Policy,
     Rider,
@@ -31,7 +31,7 @@ from millrace_apps.ridesharing.matching import (
     optimal,
     problem,
 )
-from millrace_apps.ridesharing.solver import Pairs, solve
+from millrace_apps.ridesharing.processes.solver import Pairs, solve
 
 LAT, LON = 37.77, -122.42
 
@@ -271,7 +271,7 @@ def test_the_cost_of_a_drop_off_falls_with_the_demand_around_it(seed: int) -> No
 
 @pytest.mark.parametrize("policy", ["fifo", "nearest", "optimal"])
 def test_a_window_is_decided_the_same_whatever_the_run(policy: Policy) -> None:
-    from millrace_apps.ridesharing.matching import SOLVERS
+    from millrace_apps.ridesharing.processes.matching import SOLVERS
 
     riders, cars = window(3, 80, 60)
     found = [SOLVERS[policy](problem(riders, cars, Rules(), {})).tolist() for _ in range(3)]

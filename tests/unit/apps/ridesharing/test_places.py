@@ -12,9 +12,9 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Event, Position, RideRequest
-from millrace_apps.ridesharing.records import DriverChange, Place, Trip
+from millrace_apps.ridesharing.contracts.events import Event, Position, RideRequest
+from millrace_apps.ridesharing.contracts.records import DriverChange, Place, Trip
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

@@ -12,15 +12,15 @@ import pytest
 
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Control, QuoteRequest, SetPolicy, SetSurgeCap
-from millrace_apps.ridesharing.gate import Gate
-from millrace_apps.ridesharing.pipeline import topology
-from millrace_apps.ridesharing.regions import EVERYWHERE, Regions
+from millrace_apps.ridesharing.contracts.events import Control, QuoteRequest, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.gate import Gate
+from millrace_apps.ridesharing.processes.regions import EVERYWHERE, Regions
 from millrace_apps.ridesharing.settings import RidesharingSettings, SurgeSettings
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.process import Surge
 from millrace_apps.ridesharing.surge.records import Asked, FreeCars
+from millrace_apps.ridesharing.topology import topology
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

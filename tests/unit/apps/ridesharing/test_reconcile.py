@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.ridesharing.book import Book
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.earlier import EarlierBook, adopt
-from millrace_apps.ridesharing.entries import Ride
-from millrace_apps.ridesharing.events import Event
-from millrace_apps.ridesharing.records import MismatchReason
+from millrace_apps.ridesharing.contracts.events import Event
+from millrace_apps.ridesharing.contracts.records import MismatchReason
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.earlier import EarlierBook, adopt
+from millrace_apps.ridesharing.state.entries import Ride
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

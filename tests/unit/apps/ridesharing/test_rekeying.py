@@ -15,13 +15,13 @@ from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.entries import Car, Closed, Due, Head, Ride
-from millrace_apps.ridesharing.lifecycle import TERMINAL
-from millrace_apps.ridesharing.matching import Rules
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.rekeying import CannotBeRekeyed, Rekeying
-from millrace_apps.ridesharing.replay import Chain, Faults, memory_chain
+from millrace_apps.ridesharing.evaluation.replay import Chain, Faults, memory_chain
+from millrace_apps.ridesharing.operations.rekeying import CannotBeRekeyed, Rekeying
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.matching import Rules
+from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Head, Ride
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from tests.unit.apps.ridesharing.cases import LAT, LON, ZONE
 from tests.unit.apps.ridesharing.evenings import evening
 

@@ -14,15 +14,15 @@ import pytest
 from millrace.host.runner import Emission
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
-from millrace_apps.ridesharing.events import Event, Handover, RideRequest, stream_of
-from millrace_apps.ridesharing.lifecycle import TERMINAL
-from millrace_apps.ridesharing.pipeline import topology
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.replay import Courier, Faults
-from millrace_apps.ridesharing.riders import Riders
+from millrace_apps.ridesharing.contracts.events import Event, Handover, RideRequest, stream_of
+from millrace_apps.ridesharing.evaluation.replay import Courier, Faults
+from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.processes.riders import Riders
 from millrace_apps.ridesharing.settings import DispatchSettings, RidesharingSettings
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace_apps.ridesharing.topic_audit.report import audit_topics
+from millrace_apps.ridesharing.topology import topology
 from tests.unit.apps.ridesharing.cases import (
     KM,
     LAT,

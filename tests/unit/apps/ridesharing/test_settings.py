@@ -14,11 +14,8 @@ from millrace.runtime.settings import SettingsError, load_settings
 from millrace_apps.generators.ridesharing import DOMAIN
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
 from millrace_apps.ridesharing.app import topics
-from millrace_apps.ridesharing.cli import app as operator_cli
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate_cli
-from millrace_apps.ridesharing.evaluate_cli import parse_radius
-from millrace_apps.ridesharing.events import (
+from millrace_apps.ridesharing.contracts.events import (
     GATE_INPUTS,
     LAST_ATTEMPT,
     MOST_ATTEMPTS,
@@ -29,9 +26,12 @@ from millrace_apps.ridesharing.events import (
     SetShadows,
     SetSurgeCap,
 )
-from millrace_apps.ridesharing.location_report import stale_drivers, zone_counts
-from millrace_apps.ridesharing.recorded import cut, parse_time, read_positions, read_requests
-from millrace_apps.ridesharing.regions import EVERYWHERE, Regions
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate_cli
+from millrace_apps.ridesharing.evaluation.cli import parse_radius
+from millrace_apps.ridesharing.evaluation.location_report import stale_drivers, zone_counts
+from millrace_apps.ridesharing.evaluation.recorded import cut, parse_time, read_positions, read_requests
+from millrace_apps.ridesharing.operations.cli import app as operator_cli
+from millrace_apps.ridesharing.processes.regions import EVERYWHERE, Regions
 from millrace_apps.ridesharing.settings import RidesharingSettings, SurgeSettings
 from tests.unit.apps.ridesharing.test_audit import line_of_requests
 from tests.unit.millrace.operations.cases import MockBroker, messages_of, records_of

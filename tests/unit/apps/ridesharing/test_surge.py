@@ -18,9 +18,9 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.testing import TestDriver
 from millrace.topology import Link, Topology
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.evaluate_cli import app as evaluate
-from millrace_apps.ridesharing.events import SetSurgeCap
-from millrace_apps.ridesharing.replay import run_replay
+from millrace_apps.ridesharing.contracts.events import SetSurgeCap
+from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from millrace_apps.ridesharing.evaluation.replay import run_replay
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.process import Cell, Surge, in_hundredths, move
 from millrace_apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Quote, SurgeCount

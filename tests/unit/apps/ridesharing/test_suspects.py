@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.events import Event, Position
-from millrace_apps.ridesharing.gate import Gate
-from millrace_apps.ridesharing.geo import distance_m
+from millrace_apps.ridesharing.contracts.events import Event, Position
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.gate import Gate
+from millrace_apps.ridesharing.processes.geo import distance_m
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.events import INPUTS
-from millrace_apps.ridesharing.lifecycle import COMMITTED, TERMINAL
-from millrace_apps.ridesharing.regions import Regions
-from millrace_apps.ridesharing.replay import Faults
+from millrace_apps.ridesharing.contracts.events import INPUTS
+from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.state.lifecycle import COMMITTED, TERMINAL
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 from millrace_apps.ridesharing.topic_audit.findings import REASONS
 from millrace_apps.ridesharing.topic_audit.report import audit_topics

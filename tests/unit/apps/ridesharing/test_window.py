@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millrace_apps.ridesharing.book import Book
-from millrace_apps.ridesharing.entries import Car
-from millrace_apps.ridesharing.window import free_cars
+from millrace_apps.ridesharing.processes.window import free_cars
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.entries import Car
 from tests.unit.apps.ridesharing.cases import LAT, LON, START
 
 TTL_MS = 120_000

@@ -12,8 +12,8 @@ from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.ridesharing import RidesProfile, World
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
 from millrace_apps.ridesharing.app import app
-from millrace_apps.ridesharing.dispatcher import Dispatcher
-from millrace_apps.ridesharing.replay import Chain, memory_chain
+from millrace_apps.ridesharing.evaluation.replay import Chain, memory_chain
+from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from tests.unit.apps.ridesharing.cases import HOUR, SECOND, as_read
 

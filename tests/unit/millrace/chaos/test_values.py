@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from millrace.chaos.values import STRANGE, allowed, joined, refused
 from millrace.dead_letters import NOT_JSON
-from millrace_apps.clickstream.events import Click, Refund
-from millrace_apps.fraud.events import Control, Transaction
-from millrace_apps.iot_maintenance.signals import INPUTS
-from millrace_apps.ridesharing.events import INPUTS as RIDES
+from millrace_apps.clickstream.contracts.events import Click, Refund
+from millrace_apps.fraud.contracts.events import Control, Transaction
+from millrace_apps.iot_maintenance.contracts.signals import INPUTS
+from millrace_apps.ridesharing.contracts.events import INPUTS as RIDES
 
 
 class Colour(enum.Enum):

@@ -22,7 +22,7 @@ from millrace.contracts.protobuf import ProtobufCodec, file_descriptor, numberin
 from millrace.contracts.registry import PACKAGES, ConfluentRegistry, Kind, RegistryError
 from millrace.contracts.wire import CodecError, frame, split_indexes, unframe, with_indexes
 from millrace.errors import UserError
-from millrace_apps.fraud.events import Alert, Control, Transaction
+from millrace_apps.fraud.contracts.events import Alert, Control, Transaction
 from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from tests.unit.millrace.contracts.cases import ORDERS, Order, order
 

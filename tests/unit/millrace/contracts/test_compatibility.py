@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.contracts import Mode, breaks, json_schema
-from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
-from millrace_apps.fraud.events import Control, Transaction
+from millrace_apps.fraud.contracts.control_events import ResetThreshold, SetThreshold
+from millrace_apps.fraud.contracts.events import Control, Transaction
 
 
 def event(required: tuple[str, ...] = ("x",), **fields: Any) -> dict[str, Any]:

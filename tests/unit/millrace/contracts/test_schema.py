@@ -38,8 +38,8 @@ from millrace.contracts import (
 from millrace.contracts.compatibility import breaks
 from millrace.host.spark_types import struct_type
 from millrace.runtime.apps import load_app
-from millrace_apps.fraud.control_events import ResetThreshold, SetThreshold
-from millrace_apps.fraud.events import Alert, Decision, Transaction
+from millrace_apps.fraud.contracts.control_events import ResetThreshold, SetThreshold
+from millrace_apps.fraud.contracts.events import Alert, Decision, Transaction
 from millrace_apps.generators.fraud import FraudProfile, fraud_events
 from tests.unit.apps.fraud.cases import DAY, HOUR, driver, send, transaction
 from tests.unit.millrace.contracts.cases import ORDERS, Order

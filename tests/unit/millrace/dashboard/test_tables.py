@@ -368,9 +368,9 @@ MODULES = [
         "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
         "economics", "economics_data",
     )),
-    "millrace_apps.clickstream.dashboard_data",
-    "millrace_apps.iot_maintenance.dashboard_data",
-    "millrace_apps.ridesharing.dashboard_data",
+    "millrace_apps.clickstream.dashboard.data",
+    "millrace_apps.iot_maintenance.dashboard.data",
+    "millrace_apps.ridesharing.dashboard.data",
     "millrace.runtime.announced",
 ]  # fmt: skip
 

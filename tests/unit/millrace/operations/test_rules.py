@@ -23,9 +23,9 @@ from millrace.operations import sending
 from millrace.operations.control_topic import Book, ControlTopic
 from millrace.operations.sending import NoBroker
 from millrace.rules import ApproveRule, PublishRule, RollbackRule, Rule, RuleError, SetRuleState
-from millrace_apps.fraud.app_rules import RULES as FRAUD
-from millrace_apps.fraud.events import Control
-from millrace_apps.fraud.rulebook import LANGUAGE
+from millrace_apps.fraud.contracts.events import Control
+from millrace_apps.fraud.operations.app_rules import RULES as FRAUD
+from millrace_apps.fraud.processes.rulebook import LANGUAGE
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.millrace.operations.cases import MockBroker, messages_of
 

@@ -31,7 +31,7 @@ from millrace.windows import (
     watermark,
     window,
 )
-from millrace_apps.fraud.process import CardMonitor
+from millrace_apps.fraud.processes.cards import CardMonitor
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, purchases, transaction
 from tests.unit.millrace.windows.cases import Ev, examples, ranges_of
 

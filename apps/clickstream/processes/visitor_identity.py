@@ -1,0 +1,327 @@
+"""Whose a browser is, what is allowed there, and that it is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from millrace import Context
+from millrace_apps.clickstream.contracts.events import (
+    Click,
+    Consent,
+    Erasure,
+    Forget,
+    ItemChange,
+    Refund,
+    ShopEvent,
+)
+from millrace_apps.clickstream.contracts.messages import (
+    SHOP,
+    Absorb,
+    Absorbed,
+    CartOwner,
+    ConsentSaid,
+    EraseCart,
+    ErasePerson,
+    Link,
+    Looked,
+    MarketingConsent,
+    Unlink,
+)
+from millrace_apps.clickstream.contracts.rows import Erased, Identity, OwnerChange, digest_of
+from millrace_apps.clickstream.processes.visitor_sessions import VisitorSessions
+from millrace_apps.clickstream.state.consent import (
+    WITHDRAWN,
+    Answer,
+    Answers,
+    ConsentChange,
+    Step,
+    bits_of,
+    may_offer,
+    may_stitch,
+    names,
+    order_of,
+)
+from millrace_apps.clickstream.state.known import TICK, Known
+from millrace_apps.clickstream.state.marks import Owned
+from millrace_apps.clickstream.state.ownership import NOBODY, Ownership
+from millrace_apps.clickstream.state.sessions import Session
+from millrace_apps.clickstream.state.suppression import Suppressed, is_suppressed
+
+#: So many accounts that a browser was lately known to be of are remembered.
+_OWNERS: Final = 4
+
+
+class VisitorIdentity(VisitorSessions):
+    """Knows a browser for a person's where that is allowed, takes answers about it, and forgets."""
+
+    def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
+        """Take down who is there; return whose the click is, ``None``: nobody's who is known."""
+        at, user = ctx.event_time, event.user_id
+        touched = campaign is not None
+        if campaign is not None:
+            known.touch(campaign, at)
+        logout = event.event_type == "logout" and self._rules.shared == "split"
+        if (user or (logout and known.user_id is not None)) and may_stitch(known.allowed(at)):
+            if user:
+                touched |= self._seen(at, user, event.event_id, known, ctx)
+            if logout:
+                self._seen(at + 1, NOBODY, event.event_id, known, ctx)
+            owner: str | None = user or self._owner_at(at, known)
+        else:
+            owner = self._owner_at(at, known)
+        if touched and owner is not None:
+            self._link(owner, at, known.touches_of(owner, self._whose(known)), known, ctx)
+        return owner
+
+    def _link(
+        self, owner: str, at_ms: int, touches: list[tuple[int, str]], known: Known, ctx: Context
+    ) -> None:
+        """Tell an account that the browser is its, and by what it came there."""
+        known.touch_revision += 1
+        ctx.emit(Link(f"u:{owner}", at_ms, ctx.key, touches=touches, revision=known.touch_revision))
+
+    def _brought(
+        self, owner: str | None, at_ms: int, known: Known
+    ) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Return the first and the last touch before a moment (UTC ms) of who is there: when, and by what."""
+        touches = [one for one in known.touches_of(owner, self._whose(known)) if one[0] <= at_ms]
+        return (touches[0], touches[-1]) if touches else ((0, ""), (0, ""))
+
+    def _whose(self, known: Known) -> Callable[[int], str | None]:
+        return lambda at_ms: self._owner_at(at_ms, known)
+
+    def _owner_at(self, at_ms: int, known: Known) -> str | None:
+        """Return whose an event of a moment (UTC ms) is that names nobody."""
+        there = known.ownership
+        if there is None:
+            return known.user_id
+        return (there.latest if self._rules.shared == "last" else there.owner(at_ms)) or None
+
+    def _owner_of(self, session: Session, known: Known) -> str | None:
+        """Return whose a session is: of several accounts in it, the last one's."""
+        there = known.ownership
+        if there is None:
+            return known.user_id
+        if self._rules.shared == "last":
+            return there.latest or None
+        return there.owner_within(session.start_ms, session.end_ms) or None
+
+    def _seen(self, at_ms: int, user: str, cause: str, known: Known, ctx: Context) -> bool:
+        """Take down that somebody, or nobody any more, is there; tell what is another's by that."""
+        if known.ownership is None:
+            name = known.user_id or NOBODY
+            known.ownership = Ownership(name, latest=name)
+        there, before, was = known.ownership, known.ownership.runs(), known.user_id
+        brought = known.owned_touches(self._whose(known))
+        if not there.see(at_ms, user, ctx.watermark):
+            return False
+        known.user_id = (there.latest if self._rules.shared == "last" else there.now) or None
+        self._owner_changes(before, there.runs(), cause, known, ctx)
+        if known.user_id != was:
+            if known.user_id is not None:
+                self._identity(known, known.user_id, ctx)
+            elif was is not None:
+                self._identity(known, was, ctx, deleted=True)
+            if was is not None:
+                known.owners = [*(name for name in known.owners if name != was), was][-_OWNERS:]
+        if self._rules.shared == "last" and was is not None and known.user_id != was:
+            ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key))
+        if self._rules.shared == "split":
+            self._touched_again(brought, user, known, ctx)
+        if user:
+            self._absorb(user, known, ctx)
+        self._own_again(known, ctx)
+        return True
+
+    def _touched_again(
+        self, before: dict[str, list[tuple[int, str]]], user: str, known: Known, ctx: Context
+    ) -> None:
+        """Tell other accounts that a touch was theirs, or was not."""
+        after = known.owned_touches(self._whose(known))
+        for owner in sorted({*before, *after} - {user}):
+            touches = after.get(owner, [])
+            if touches != before.get(owner, []):
+                self._link(owner, ctx.event_time, touches, known, ctx)
+
+    def _absorb(self, user: str, known: Known, ctx: Context) -> None:
+        """Let what was done while nobody was known be an account's."""
+        person, browser, at = f"u:{user}", str(ctx.key), ctx.event_time
+        for cart in known.carts:
+            ctx.output(self.carts, CartOwner(cart, at, browser, person))
+        if known.part is not None:
+            ctx.emit(Absorb(person, at, browser, known.part, known.carts))
+            ctx.emit(Absorbed(f"v:{browser}", at, person))
+        known.part, known.carts = None, []
+
+    def _own_again(self, known: Known, ctx: Context) -> None:
+        """Write the sessions again that are another's now."""
+        there = {(session.start_ms, session.client) for session in known.book.sessions}
+        past = [s for s in known.past if (s.start_ms, s.client) not in there]
+        for session in (*past, *known.book.sessions):
+            owner = self._owner_of(session, known)
+            if owner == session.user_id or session.bot:
+                continue
+            session.user_id = owner
+            if session.written:
+                self._write(session, known, ctx)
+            if session.number:  # it is over, and stands among the funnels, by whose arm is another's now
+                self._funnel_rows(session, session.start_ms, known, ctx)
+        unsettled = known.unsettled(ctx.watermark)
+        known.past = [session for session in past if session.user_id is None or unsettled]
+
+    def _owner_changes(
+        self, before: dict[int, str], after: dict[int, str], cause: str, known: Known, ctx: Context
+    ) -> None:
+        """Tell since when whose the browser is, where that is not what was told."""
+        for from_ms in sorted({*before, *after}):
+            if before.get(from_ms) == after.get(from_ms):
+                continue
+            user = after.get(from_ms, before.get(from_ms)) or None
+            self._owner_change(
+                from_ms, user, "seen" if user else "logout", cause, known, ctx, deleted=from_ms not in after
+            )
+
+    def _owner_change(
+        self,
+        from_ms: int,
+        user: str | None,
+        why: str,
+        cause: str,
+        known: Known,
+        ctx: Context,
+        *,
+        deleted: bool = False,
+    ) -> None:
+        known.book.revision += 1
+        row = OwnerChange(ctx.key, from_ms, user, why, cause, known.book.revision, deleted)
+        ctx.output(self.owner_changes, row, revision=known.book.revision)
+
+    def _identity(self, known: Known, user: str, ctx: Context, *, deleted: bool = False) -> None:
+        known.book.revision += 1
+        row = Identity(ctx.key, user, ctx.event_time, known.book.revision, deleted)
+        ctx.output(self.identities, row, revision=known.book.revision)
+
+    def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
+        """Take an answer; it is judged by when it was said, not by when it came."""
+        before, identity = known.consent, event.consent_id
+        bits = bits_of(event.purposes)
+        if event.user_id and not event.told:
+            person = f"u:{event.user_id}"
+            ctx.emit(ConsentSaid(person, ctx.event_time, identity, ctx.key, bits, event.granted))
+        answers = known.answers or Answers(before & ~WITHDRAWN)
+        said = Answer(ctx.event_time, identity, bits, event.granted, event.user_id or None, event.told)
+        steps = answers.take(said, ctx.watermark - self._rules.repeats_ms)
+        for step in steps:
+            answers.revision += 1
+            self._answered(step, answers.revision, ctx, again=step.answer is not said)
+        known.answers = answers
+        known.consent = after = answers.in_force | before & WITHDRAWN
+        lost = any(may_offer(step.before) and not may_offer(step.after) for step in steps)
+        # An answer that comes after newer ones may change what was allowed between them.
+        if lost or len(steps) > 1 or (may_offer(before) and not may_offer(after)):
+            known.consent = after = after | WITHDRAWN
+        # Whoever is given leave for the first time has nothing that must be lifted.
+        if after & WITHDRAWN:
+            self._may_offer(steps[0].answer, answers, known, ctx)
+        own = next(step for step in steps if step.answer is said)
+        # Also where it has been given again since.
+        if may_stitch(own.before) and not may_stitch(own.after):
+            self._unlink(identity, known, ctx)
+        self.known.value = known
+
+    def _may_offer(self, first: Answer, answers: Answers, known: Known, ctx: Context) -> None:
+        """Tell whose the browser is or was since when something may be offered there, or may not."""
+        owners = (f"u:{user}" for user in known.owners)
+        persons = dict.fromkeys((f"v:{ctx.key}", self.person(known.user_id, ctx.key), *owners))
+        for number, step in enumerate(answers.steps() or [Step(first, 0, answers.base)]):
+            if order_of(step.answer) >= order_of(first):
+                at, granted = step.answer.at_ms, may_offer(step.after)
+                for person in persons:
+                    told = MarketingConsent(person, at, ctx.key, granted, answers.revision + number)
+                    ctx.emit(told)
+        answers.revision += len(answers.answers)
+
+    def _answered(self, step: Step, revision: int, ctx: Context, *, again: bool) -> None:
+        answer = step.answer
+        row = ConsentChange(
+            answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),
+            names(step.after), bool(step.before & ~step.after), answer.at_ms, revision, answer.told,
+        )  # fmt: skip
+        ctx.output(self.consents, row, revision=revision if again else 0)
+
+    def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
+        """From now on the browser is nobody's, and what was kept of its person on its account goes."""
+        ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
+        self._forget_visit(cause, ctx)
+        marked = self._marks.owned(known, str(ctx.key)) if self._marks else {}
+        last = {known.user_id} if known.user_id is not None else set()
+        lately = set(known.ownership.runs().values()) - {NOBODY} if known.ownership is not None else set()
+        for user in sorted({*last, *lately}):
+            ctx.emit(Unlink(f"u:{user}", ctx.event_time, ctx.key))
+        if known.user_id is not None:
+            self._identity(known, known.user_id, ctx, deleted=True)
+            self._owner_change(ctx.event_time, None, "withdrawn", cause, known, ctx)
+            known.owners = [*(user for user in known.owners if user != known.user_id), known.user_id][
+                -_OWNERS:
+            ]
+            known.user_id = None
+        known.ownership, known.part, known.carts = None, None, []
+        if self._marks:
+            self._unmark(marked, known, ctx)
+
+    def _unmark(self, before: Owned, known: Known, ctx: Context) -> None:
+        """Take away from persons what they did here, but for what they did long before."""
+        at = ctx.event_time
+        known.marks = [one for one in known.marks if one[0] > at and may_stitch(known.allowed(one[0]))]
+        known.marks_from = max(known.marks_from, at)
+        self._tell_marks(before, known, ctx, since_ms=at - self._marks.within_ms)
+
+    def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
+        """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""
+        erased = self.erased.value
+        if erased is None or isinstance(event, Forget | Erasure | Refund | ItemChange):
+            return False
+        if not is_suppressed(erased, ctx.event_time):
+            return False
+        if isinstance(event, Click):
+            self._order(event, ctx)  # an order names nobody, and counts
+        ctx.output(
+            self.erasures, Erased(erased.request_id, digest_of(str(ctx.key)), False, erased.at_ms, True)
+        )
+        return True
+
+    def _forget(self, event: Forget, known: Known | None, ctx: Context) -> None:
+        subject, cause = ctx.key, event.request_id
+        erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
+        ctx.output(self.erasures, erased)
+        if known is not None and known.user_id is not None:
+            self._identity(known, known.user_id, ctx, deleted=True)
+        for user in sorted(self._users_of(known)):
+            ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
+        if known is not None and self._marks:
+            marked, known.marks = self._marks.owned(known, str(subject)), []
+            self._unmark(marked, known, ctx)
+        self.known.clear()
+        self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
+        ctx.timers.delete(TICK)
+        if subject.startswith("c:"):
+            ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))
+        else:
+            person = subject[2:] if subject.startswith("p:") else f"v:{subject}"
+            ctx.emit(ErasePerson(person, ctx.event_time, cause))
+            self._forget_visit(cause, ctx)
+
+    @staticmethod
+    def _users_of(known: Known | None) -> set[str]:
+        """Return the accounts that a browser is, or was lately, known to be of."""
+        if known is None:
+            return set()
+        there = set() if known.ownership is None else {known.ownership.base, *known.ownership.runs().values()}
+        named = {name for _, _, name in known.touches}
+        return {*there, *known.owners, *named, known.user_id or NOBODY} - {NOBODY}
+
+    def _forget_visit(self, cause: str, ctx: Context) -> None:
+        if self._rules.recommends:
+            visitor = str(ctx.key)
+            ctx.output(self.looks, Looked(SHOP, ctx.event_time, cause, visitor, "", forget=True))

@@ -1,0 +1,231 @@
+"""Persons: where they came from, what they look at, what they paid for; features for later use."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final
+
+import msgspec
+
+from millrace.parts.panes import panes_between
+from millrace.parts.top import best
+from millrace_apps.clickstream.contracts.messages import Link, Purchase
+from millrace_apps.clickstream.state.activity_counts import HOUR_MS, NUMBERS, ActivityCounts, Counted
+from millrace_apps.clickstream.state.registers import Register
+
+#: So many of the last touches of a browser are kept: some may be after a purchase that still waits.
+_LASTS: Final = 8
+_DAY_MS: Final = 86_400_000
+#: A touch so long before an order has not brought it, ms.
+LOOK_BACK_MS: Final = 90 * _DAY_MS
+
+
+class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
+    """A landing that somebody was brought by.
+
+    Attributes:
+        at_ms: When, ms.
+        label: Source, medium and campaign.
+    """
+
+    at_ms: int
+    label: str
+
+
+class Person(Counted, msgspec.Struct, array_like=True, gc=False):
+    """What is kept of a person.
+
+    Attributes:
+        visitors: Browsers that are known to be this person's → since when, ms.
+        firsts: Browser → its first touch.
+        lasts: Browser → its last touches.
+        purchases: Purchases that wait until all before them is known.
+        carts: The last carts, so that they can be forgotten, too.
+        gender: As stated with the account.
+        birth_year: As stated with the account.
+        hours: Hour → views, searches, adds to the cart, steps of the checkout, purchases.
+        items: The last items viewed: (time, item), latest last.
+        categories: Category → views in all.
+        viewed_cents: Sum of the prices of what was viewed, cents.
+        viewed: How many views that are.
+        spent_cents: Money spent, cents.
+        orders: Orders in all.
+        seen_ms: Time of the latest event, ms.
+        written_ms: When its row was last written.
+        revision: How many rows have been written.
+        register: What the person has said about consent, in whichever browser.
+        parts: Browser → what was done there before it was known to be this person's; it goes where the
+            browser is the person's no more.
+        told: The last orders: identity → when they were (ms), and their value.
+        touched_by: Browser → the revision of what was told of its touches.
+        unwritten: Whether something is not in its row yet.
+    """
+
+    visitors: dict[str, int] = msgspec.field(default_factory=dict)
+    firsts: dict[str, Touch] = msgspec.field(default_factory=dict)
+    lasts: dict[str, list[Touch]] = msgspec.field(default_factory=dict)
+    purchases: list[Purchase] = msgspec.field(default_factory=list)
+    carts: list[str] = msgspec.field(default_factory=list)
+    gender: str = ""
+    birth_year: int = 0
+    hours: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    items: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    categories: dict[str, int] = msgspec.field(default_factory=dict)
+    viewed_cents: int = 0
+    viewed: int = 0
+    spent_cents: int = 0
+    orders: int = 0
+    seen_ms: int = 0
+    written_ms: int = 0
+    revision: int = 0
+    register: Register = msgspec.field(default_factory=Register)
+    parts: dict[str, ActivityCounts] = msgspec.field(default_factory=dict)
+    told: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    touched_by: dict[str, int] = msgspec.field(default_factory=dict)
+    unwritten: bool = False
+
+    def whole(self) -> Person | ActivityCounts:
+        """Return what the person did, with what was done before somebody was known by its browsers."""
+        if not self.parts:
+            return self
+        whole = ActivityCounts()
+        whole.add(self)
+        for part in self.parts.values():
+            whole.add(part)
+        return whole
+
+    def forget_profile(self) -> None:
+        """Forget what was counted; which browsers there are, and what was said of consent, stays."""
+        self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
+        self.told = {}
+        self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
+        self.gender, self.birth_year, self.unwritten = "", 0, False
+
+    def touched(self, link: Link) -> None:
+        """Take down the touches of a browser."""
+        if link.revision:
+            if link.revision > self.touched_by.get(link.visitor, 0):
+                self.touched_by[link.visitor] = link.revision
+                told = [Touch(*one) for one in link.touches]
+                self.firsts.pop(link.visitor, None)
+                if told:
+                    self.firsts[link.visitor] = told[0]
+                self.lasts[link.visitor] = told[-_LASTS:]
+            return
+        if link.first:
+            first = Touch(link.first_ms, link.first)
+            before = self.firsts.get(link.visitor)
+            self.firsts[link.visitor] = first if before is None else min(before, first)
+        if link.last:
+            lasts = self.lasts.setdefault(link.visitor, [])
+            last = Touch(link.last_ms, link.last)
+            if last not in lasts:
+                insort(lasts, last)
+                del lasts[:-_LASTS]
+
+    def attribution(self, purchase: Purchase, look_back_ms: int = LOOK_BACK_MS) -> tuple[str, str]:
+        """Return the first and last touch of a purchase, over all browsers known by then; empty for none.
+
+        Args:
+            purchase: The purchase.
+            look_back_ms: A last touch so long before it has not brought it, ms. The first one is by what the
+                person became known, however long ago.
+        """
+        firsts = dict(self.firsts)
+        lasts = [touch for own in self.lasts.values() for touch in own]
+        itself = purchase.visitor not in self.touched_by  # or it has told of all its touches
+        if purchase.first and itself:
+            firsts[f"{purchase.visitor} itself"] = Touch(purchase.first_ms, purchase.first)
+        if purchase.last and itself:
+            lasts.append(Touch(purchase.last_ms, purchase.last))
+        at = purchase.at_ms
+        first = min((t for t in firsts.values() if t.at_ms <= at), default=None)
+        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)
+        return (first.label if first else ""), (last.label if last else "")
+
+    def features(self, now_ms: int) -> dict[str, int]:
+        """Return what rules of offers may ask about a person.
+
+        Args:
+            now_ms: The moment, ms.
+        """
+        day, whole = now_ms // HOUR_MS - 23, self.whole()
+        sums = [0] * NUMBERS
+        for hour, counts in whole.hours.items():
+            if hour >= day:
+                for place, number in enumerate(counts):
+                    sums[place] += number
+        return {
+            "views_24h": sums[0],
+            "adds_24h": sums[2],
+            "orders_7d": sum(counts[4] for counts in whole.hours.values()),
+            "orders": whole.orders,
+            "price_level_cents": whole.viewed_cents // whole.viewed if whole.viewed else 0,
+        }
+
+
+class Profile(msgspec.Struct, frozen=True, gc=False):
+    """Features of a person; a row by ``person``, the highest ``revision`` holds.
+
+    Attributes:
+        person: ``u:`` and the account, or ``v:`` and the browser.
+        visitors: Browsers that are known to be this person's.
+        views_1d: Item views of the last 24 hours, by whole hours; so for the others.
+        searches_1d: Searches.
+        adds_1d: Items put into the cart.
+        orders_7d: Orders of the last 7 days.
+        orders: Orders in all.
+        spent_cents: Money spent, cents.
+        last_items: The last items viewed, latest first.
+        top_category: The category viewed most; of equals the lesser name.
+        price_level_cents: Mean price of what was viewed.
+        seen_ms: Time of the latest event, UTC ms.
+        revision: Grows with every row.
+        deleted: Nothing may be known of this person any more.
+    """
+
+    person: str
+    visitors: list[str]
+    views_1d: int
+    searches_1d: int
+    adds_1d: int
+    orders_7d: int
+    orders: int
+    spent_cents: int
+    last_items: list[str]
+    top_category: str
+    price_level_cents: int
+    seen_ms: int
+    revision: int
+    deleted: bool = False
+
+
+def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
+    """Return the row of a person.
+
+    Args:
+        name: The person: ``u:`` and the account, or ``v:`` and the browser.
+        person: What is kept.
+        deleted: Whether the row is to go.
+    """
+    if deleted:
+        return Profile(name, [], 0, 0, 0, 0, 0, 0, [], "", 0, 0, person.revision, True)
+    whole = person.whole()
+    hour = whole.seen_ms // HOUR_MS
+    day = panes_between(whole.hours, hour - 23, hour + 1, 1)
+    top = best(whole.categories.items(), 1)
+    return Profile(
+        name,
+        sorted(person.visitors),
+        sum(c[0] for c in day),
+        sum(c[1] for c in day),
+        sum(c[2] for c in day),
+        sum(c[4] for c in whole.hours.values()),
+        whole.orders,
+        whole.spent_cents,
+        [item for _, item in reversed(whole.items)],
+        top[0][0] if top else "",
+        whole.viewed_cents // whole.viewed if whole.viewed else 0,
+        whole.seen_ms,
+        person.revision,
+    )

@@ -1,0 +1,328 @@
+"""The stages of account, terminal, device and IP address, each keyed by its entity, and the desk.
+
+What comes from the stage before is on time by definition; a card's transactions come in its order,
+those of an entity in the order in which batches bring them. A transaction sees what was handled before it
+and is not later in event time, as in the card's stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
+from millrace.batch import Batch
+from millrace.errors import UserError
+from millrace.parts.lookback import link_of
+from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
+from millrace_apps.fraud.contracts.feature_types import EntityFeatures
+from millrace_apps.fraud.model.outcomes import Outcome, Outcomes, counted
+from millrace_apps.fraud.processes.billing import billed, cents_of
+from millrace_apps.fraud.processes.cards import CardMonitor, CardStage
+from millrace_apps.fraud.processes.control_group import ControlGroup
+from millrace_apps.fraud.processes.entity import look_at
+from millrace_apps.fraud.processes.judging import JUDGED_DAYS, Issued, TrainedUntil
+from millrace_apps.fraud.processes.scorer import Observed, Scorer, trained_until
+from millrace_apps.fraud.processes.stages import Enriched, Forgotten, Labelled, Passed, Responded, Stage
+from millrace_apps.fraud.processes.window_functions import ENTITIES, compute, without_amounts
+from millrace_apps.fraud.state.history import HORIZON_MS, MAX_KEPT, History, look_of
+from millrace_apps.fraud.state.known_labels import LabelRules, TerminalLog, Word
+from millrace_apps.fraud.state.profile import HALF_LIFE_DAYS
+
+
+class _Later(Stage):
+    """A stage after the card's."""
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Take over what the card's stage takes over; what is refused has been reported there."""
+        try:
+            super().process_broadcast(control, ctx)
+        except UserError:
+            return
+
+
+class _Entity(_Later):
+    """What is kept of an entity, and what is known of it at each transaction.
+
+    Attributes:
+        entity: Its name in rules.
+        found: The field of the record that it fills.
+        of_card: The feature of a card that counts its purchases with the entity; empty: there is none.
+    """
+
+    entity: ClassVar[str] = ""
+    found: ClassVar[str] = ""
+    of_card: ClassVar[str] = ""
+
+    order = arrival(in_order_per_key=True)
+    history = value_state(History, ttl=days(31))
+
+    def process(self, event: Passed, ctx: Context) -> None:
+        """Find out what is known of the entity at one transaction."""
+        if isinstance(event, Forgotten):
+            ctx.emit(event)
+            return
+        if not isinstance(event, Enriched):
+            self.tell(event, ctx)
+            return
+        tx = event.tx
+        if getattr(tx, ENTITIES[self.entity]) is not None:
+            setattr(event, self.found, self._look(event, tx, ctx))
+        ctx.emit(event)
+
+    def on_late(self, event: Passed, ctx: Context) -> None:
+        """Handle a label: it has the time of its transaction, which is past."""
+        self.process(event, ctx)
+
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+        """Hand on what has become known of a transaction."""
+        ctx.emit(event)
+
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
+        cents, purchase = cents_of(tx), tx.kind == "purchase"
+        bought = cents if purchase else 0
+        history = self.history.value
+        asked = self.rules_now().asked.get(self.entity)
+        if asked:
+            if purchase and not cents:
+                asked, bought = without_amounts(asked), 1
+            compute(asked, event.windows, look_of(history, ctx.event_time), tx, bought)
+        if history is None:
+            history = History(since=ctx.event_time)
+        elif ctx.event_time < history.since:
+            history.since = ctx.event_time
+        history.balance += -cents if purchase else cents
+        card = link_of(tx.card_id)
+        if purchase:
+            history.add(ctx.event_time, cents, (card,))
+        history.forget(ctx.watermark, MAX_KEPT)
+        self.history.value = history
+        of_card = 0
+        if self.of_card and purchase and not event.card.truncated:
+            of_card = (getattr(event.card, self.of_card) or 0) + 1
+        return look_at(history, ctx.event_time, card, of_card)
+
+
+class AccountStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The account that pays: its running balance, and all its cards together."""
+
+    name, entity, found = "AccountMonitor", "account", "account"
+
+
+class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The terminal: how busy it is, with how many cards, and what labels have said of its purchases.
+
+    Args:
+        rules: How labels are read.
+        tells: Whether a later stage wants labels.
+    """
+
+    name, entity, found = "TerminalMonitor", "terminal", "terminal"
+    of_card = "terminal_before"
+
+    # A label may speak of what is long past, and what it writes lives from that time on.
+    labelled = value_state(TerminalLog, ttl=days(180))
+
+    def __init__(self, rules: LabelRules | None = None, *, tells: bool = False) -> None:
+        super().__init__()
+        self._labels, self._tells = rules or LabelRules(), tells
+
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
+        kept = self.labelled.value or TerminalLog()
+        kept.settle(ctx.watermark)
+        event.terminal_labels = kept.look(ctx.event_time, self._labels)
+        if tx.kind == "purchase":
+            count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
+            high = self._labels.is_high(billed(tx) or 0.0, event.own.median_before, count, cents / 100)
+            kept.add(ctx.event_time, high=high)
+        self.labelled.value = kept
+        return super()._look(event, tx, ctx)
+
+    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+        """Learn a label, or the response to a payment."""
+        kept = self.labelled.value or TerminalLog()
+        if isinstance(event, Responded):
+            kept.tell(Word.of_response(event.response), ctx.watermark)
+        else:
+            kept.tell(Word.of(event.label), ctx.watermark)
+            if self._tells:
+                ctx.emit(event)
+        self.labelled.value = kept
+
+
+class DeviceStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The customer's device: who shares it."""
+
+    name, entity, found = "DeviceMonitor", "device", "device"
+    of_card = "device_before"
+
+
+class AddressStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The IP address: who shares it."""
+
+    name, entity, found = "AddressMonitor", "ip", "address"
+    of_card = "ip_before"
+
+
+class CustomerStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The customer: all cards and accounts of one person together."""
+
+    name, entity, found = "CustomerMonitor", "customer", "customer"
+
+
+class MerchantStage(_Entity, KeyedProcess[Passed, Passed]):
+    """The merchant: all terminals of one together."""
+
+    name, entity, found = "MerchantMonitor", "merchant", "merchant"
+
+
+class Desk(_Later, KeyedProcess[Passed, Decision]):
+    """Decides on what the stages before found, by card again.
+
+    Args:
+        scorer: A model; None: rules only.
+        challenger: A model in shadow.
+        measures: Whether scores are kept, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
+    """
+
+    name = "DecisionDesk"
+    order = arrival(commutes=True)
+
+    issued = value_state(Issued, ttl=days(JUDGED_DAYS))
+    outcomes = side_output(Outcomes)
+
+    def __init__(
+        self,
+        scorer: Scorer | None = None,
+        challenger: Scorer | None = None,
+        *,
+        measures: bool = False,
+        control_group: ControlGroup | None = None,
+    ) -> None:
+        super().__init__(scorer, challenger, control_group)
+        self._measures = measures
+
+    def process(self, event: Passed, ctx: Context) -> None:
+        """Decide on one transaction, or judge the scores of one by a label."""
+        if not isinstance(event, Enriched):
+            if isinstance(event, Labelled):
+                self._judge(event.label, ctx, newest=event.newest)
+            elif isinstance(event, Forgotten):
+                self.forget_key()
+            return
+        seen = event.observed()
+        decision, alert = self.decided(*next(self.scored([seen])))
+        ctx.emit(decision)
+        if alert is not None:
+            ctx.output(self.alerts, alert)
+        if self._measures and decision.kind == "purchase":
+            kept = self.issued.value or Issued()
+            for part in counted(kept.issue(decision, seen, self._trained_until(), is_fraud=event.is_fraud)):
+                ctx.output(self.outcomes, part)
+            self.issued.value = kept
+
+    def on_late(self, event: Passed, ctx: Context) -> None:
+        """Handle a label: it has the time of its transaction, which is past."""
+        self.process(event, ctx)
+
+    def _judge(self, label: Label, ctx: Context, *, newest: bool) -> None:
+        kept = self.issued.value
+        if kept is None or not newest:
+            return
+        found = kept.say(label)
+        for part in counted(found):
+            ctx.output(self.outcomes, part, on_time=False)
+        if found:
+            self.issued.value = kept
+
+    def _trained_until(self) -> TrainedUntil:
+        return TrainedUntil(*map(trained_until, (self._scorer, self._challenger)))
+
+    def process_batch(self, batch: Batch[Passed]) -> None:
+        """Decide on all transactions of a batch: a model is asked once."""
+        told = [(row, event) for row, event in enumerate(batch.events) if isinstance(event, Enriched)]
+        rows, seen = [row for row, _ in told], [event.observed() for _, event in told]
+        found = [self.decided(*one) for one in self.scored(seen)]
+        batch.emit([decision for decision, _ in found], rows)
+        alerts = [(alert, row) for row, (_, alert) in zip(rows, found, strict=True) if alert is not None]
+        batch.output(self.alerts, [alert for alert, _ in alerts], [row for _, row in alerts])
+        if self._measures:
+            self._measure(batch, {row: (one, d) for row, one, (d, _) in zip(rows, seen, found, strict=True)})
+
+    def _measure(self, batch: Batch[Passed], decided: Mapping[int, tuple[Observed, Decision]]) -> None:
+        """Keep the scores of a batch, and judge by its labels, as :meth:`process` does one by one.
+
+        All that is counted leaves at once, as what came of the last row.
+        """
+        until, of_key = self._trained_until(), batch.key_of_row.tolist()
+        kept = [value or Issued() for value in batch.read(self.issued)]
+        outcomes: list[Outcome] = []
+        for row, event in enumerate(batch.events):
+            issued = kept[of_key[row]]
+            # What is to be forgotten comes as a correction does, and so never in a batch.
+            if not isinstance(event, Enriched):
+                if isinstance(event, Labelled) and event.newest:
+                    outcomes += issued.say(event.label)
+                continue
+            observed, decision = decided[row]
+            if decision.kind == "purchase":
+                outcomes += issued.issue(decision, observed, until, is_fraud=event.is_fraud)
+        parts = counted(outcomes)
+        batch.output(self.outcomes, parts, [len(batch) - 1] * len(parts))
+        batch.write(self.issued, kept)
+
+
+_STAGES: dict[str, type[_Entity]] = {
+    "account": AccountStage,
+    "terminal": TerminalStage,
+    "device": DeviceStage,
+    "ip": AddressStage,
+    "customer": CustomerStage,
+    "merchant": MerchantStage,
+}
+
+
+def stages(
+    entities: Sequence[str],
+    scorer: Scorer | None = None,
+    challenger: Scorer | None = None,
+    labels: LabelRules | None = None,
+    *,
+    measures: bool = False,
+    control_group: ControlGroup | None = None,
+    half_life: int = HALF_LIFE_DAYS,
+) -> tuple[Stage, list[tuple[str, Stage]]]:
+    """Return the first stage, and for each further one the field that is its key, and the stage.
+
+    Args:
+        entities: Which entities have a stage, in this order: of account, terminal, device, ip, customer,
+            merchant.
+        scorer: A model; None: rules only.
+        challenger: A model in shadow, beside the other.
+        labels: How the terminal's stage reads labels.
+        measures: Whether the desk keeps scores, to be judged by the labels that come later.
+        control_group: Who is let through though it would be blocked.
+        half_life: Half-life of what is usual for a card, days.
+
+    Raises:
+        UserError: There is no such entity, or it is named twice.
+
+    >>> first, rest = stages(["terminal", "device"])
+    >>> [first.name, *(f"{key}: {stage.name}" for key, stage in rest)]
+    ['CardMonitor', 'terminal_key: TerminalMonitor', 'device_key: DeviceMonitor', 'card_key: DecisionDesk']
+    """
+    unknown = [e for e in entities if e not in _STAGES]
+    if unknown or len(set(entities)) < len(entities):
+        known = ", ".join(_STAGES)
+        raise UserError(f"features.entities: {', '.join(entities)}: name each of {known} at most once")
+    if not entities and scorer is None and not measures:
+        return CardMonitor(control_group=control_group, half_life=half_life), []
+    rest: list[tuple[str, Stage]] = []
+    for entity in entities:
+        stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
+        rest.append((f"{entity}_key", stage))
+    desk = Desk(scorer, challenger, measures=measures, control_group=control_group)
+    responds = "terminal" in entities
+    first = CardStage(tells=measures or responds, responds=responds, half_life=half_life)
+    return first, [*rest, ("card_key", desk)]

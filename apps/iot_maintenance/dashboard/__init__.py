@@ -1,0 +1,1 @@
+"""The app's page of the dashboard."""

@@ -1,0 +1,347 @@
+"""Anomaly scores and forecasts of limits against what is true of the machines.
+
+For each score the ledger says whether something was wrong there and then: a component that degrades and
+shows in the quantity, a sensor that lies, a true value beyond its limit, a failure that stops the machine.
+That a machine has begun to do something else is in the statuses. What is left has no cause.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from millrace.console.report import Check, same
+from millrace.testing.world_ledger import WorldTruth
+from millrace_apps.iot_maintenance.evaluation.demo_causes import (
+    AFTER_MS,
+    Degradation,
+    degradations,
+    enough,
+    exceedances,
+)
+
+#: Least share of unusual values that must have a cause, of failures that must be preceded by some, and how
+#: many times as often as by chance values must be unusual on the way to a failure. In 16 worlds (eight seeds,
+#: two hours of the day) it was at least 70 %, 64 % and 2.8 times.
+WITH_CAUSE: Final = 0.55
+BEFORE: Final = 0.5
+TIMES: Final = 2.0
+#: Least share of forecasts of a limit that must come true, and of limits passed that must be foreseen.
+TRUE: Final = 0.08
+FORESEEN: Final = 0.25
+#: Of fewer unusual values, values on the way to a failure, and limits foreseen nothing is said: a run of some
+#: seconds has hardly learned.
+_LEAST_TOLD: Final = 20
+_LEAST_WORN: Final = 200
+_LEAST_SAID: Final = 8
+#: A machine whose status has changed shows other values for so long, ms.
+_SETTLES_MS: Final = 2_000
+#: Values without a cause of one point, so close to each other, are one false alarm, ms.
+_APART_MS: Final = 3_000
+#: A forecast has come true where its limit is passed so much after what is looked at, ms.
+_LATE_MS: Final = 2_000
+_HOUR_MS: Final = 3_600_000
+_MONTH_H: Final = 30 * 24
+_SIDES: Final = {"above": "high", "below": "low"}
+
+Row = dict[str, Any]
+
+
+class Causes:
+    """What explains a value of a measuring point at a time.
+
+    Args:
+        truths: What is true, by the ledger.
+        readings: Rows with ``machine_id`` and ``status_since_ms``: when machines began what they do.
+        last_ms: The last event's time.
+    """
+
+    def __init__(self, truths: Sequence[WorldTruth], readings: Iterable[Row], last_ms: int) -> None:
+        self.worn = degradations(truths)
+        self._worn: dict[str, list[Degradation]] = defaultdict(list)
+        for one in self.worn:
+            self._worn[one.machine].append(one)
+        self.passed = exceedances(truths, last_ms)
+        self._faults: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for truth in truths:
+            if truth.kind.startswith("sensor_"):
+                span = int(truth.detail["begin_ms"]), int(truth.detail["end_ms"])
+                self._faults[truth.entity].append(span)
+        begun: dict[str, set[int]] = defaultdict(set)
+        for row in readings:
+            if row["status_since_ms"] is not None:
+                begun[row["machine_id"]].add(row["status_since_ms"])
+        self._begun = {machine: sorted(times) for machine, times in begun.items()}
+
+    def of(self, row: Row) -> str:
+        """Return what explains a score: one of :data:`_NAMES`, or nothing."""
+        machine, quantity, at = row["machine_id"], row["quantity"], row["event_time_ms"]
+        worn, point = self._worn.get(machine, ()), f"{machine}.{quantity}"
+        if any(quantity in one.quantities and one.begin <= at <= one.end + AFTER_MS for one in worn):
+            return "wear"
+        if any(begin <= at <= end + AFTER_MS for begin, end in self._faults.get(point, ())):
+            return "sensor"
+        if any(one.begin <= at <= one.end + AFTER_MS for one in self.passed.get(point, ())):
+            return "limit"
+        if any(one.fails and one.end <= at <= one.end + AFTER_MS for one in worn):
+            return "failure"
+        begun = self._begun.get(machine, [])
+        place = bisect_right(begun, at)
+        return "status" if place and at - begun[place - 1] <= _SETTLES_MS else ""
+
+
+class Scored(NamedTuple):
+    """What unusual values were worth.
+
+    Attributes:
+        values: Cause → values that were scored.
+        told: Cause → those of them that are unusual.
+        false: Times at which something was told that had no cause.
+        failures: Failures of what was known to the scores when it began to degrade.
+        leads_ms: How long before its failure the first unusual value came, of each that had one, ms.
+    """
+
+    values: Counter[str]
+    told: Counter[str]
+    false: int
+    failures: int
+    leads_ms: list[int]
+
+    @property
+    def times(self) -> float:
+        """How many times as often as others values on the way to a failure are unusual."""
+        told, values = self.told.total(), self.values.total()
+        chance = self.values["wear"] / values if values else 0.0
+        return self.told["wear"] / told / chance if told and chance else 0.0
+
+
+def judge_scores(causes: Causes, scores: Sequence[Row], told: Sequence[Row], last_ms: int) -> Scored:
+    """Hold scores against the ledger.
+
+    Args:
+        causes: What explains values.
+        scores: All scores: ``machine_id``, ``quantity``, ``event_time_ms``.
+        told: Those that are unusual.
+        last_ms: The last event's time.
+    """
+    found = Counter(causes.of(row) for row in told)
+    first = _first(scores)
+    by_point: dict[str, list[int]] = defaultdict(list)
+    false: dict[str, int] = {}
+    alone = 0
+    for row in sorted(told, key=lambda r: r["event_time_ms"]):
+        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        by_point[point].append(at)
+        if not causes.of(row):
+            alone += at - false.get(point, -_HOUR_MS) > _APART_MS
+            false[point] = at
+    failures, leads = 0, []
+    for one in causes.worn:
+        points = [f"{one.machine}.{quantity}" for quantity in one.quantities]
+        if not one.fails or one.end >= last_ms or not any(first.get(p, last_ms) <= one.begin for p in points):
+            continue
+        failures += 1
+        times = [at for point in points for at in by_point.get(point, ()) if one.begin <= at < one.end]
+        if times:
+            leads.append(one.end - min(times))
+    return Scored(Counter(causes.of(row) for row in scores), found, alone, failures, leads)
+
+
+class Foretold(NamedTuple):
+    """What forecasts of limits were worth.
+
+    Attributes:
+        told: How often it was said that a limit will be passed, of points that were inside it.
+        true: How often it then was, in the time that is looked at.
+        chance: Share of scored values after which a limit was passed in that time.
+        passed: Limits passed because of a component's wear, at points that were known.
+        leads_ms: How long before it was said, of each that was foreseen, ms.
+    """
+
+    told: int
+    true: int
+    chance: float
+    passed: int
+    leads_ms: list[int]
+
+    @property
+    def times(self) -> float:
+        """How many times as often as by chance a forecast comes true."""
+        return self.true / self.told / self.chance if self.told and self.chance else 0.0
+
+
+def judge_forecasts(
+    causes: Causes, forecasts: Iterable[Row], scores: Sequence[Row], ahead_ms: int, last_ms: int
+) -> Foretold:
+    """Hold forecasts against the limits that were passed.
+
+    Args:
+        causes: What is true.
+        forecasts: What was said, in any order: ``machine_id``, ``quantity``, ``event_time_ms``, ``side``.
+        scores: All scores, by which points are known.
+        ahead_ms: How far ahead is looked, ms.
+        last_ms: The last event's time.
+    """
+    said: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for row in forecasts:
+        said[f"{row['machine_id']}.{row['quantity']}"].append((row["event_time_ms"], row["side"]))
+    begun = {point: [begin for begin, _ in _begins(rows)] for point, rows in said.items()}
+    reach = ahead_ms + _LATE_MS
+    told = true = 0
+    for point, rows in said.items():
+        for at, side in _begins(rows):
+            of = [one for one in causes.passed.get(point, ()) if one.side == _SIDES[side]]
+            if any(one.begin <= at <= one.end for one in of) or at + reach > last_ms:
+                continue
+            told += 1
+            true += any(at < one.begin <= at + reach for one in of)
+    begins = {point: sorted(one.begin for one in passed) for point, passed in causes.passed.items()}
+    ahead = of_points = 0
+    for row in scores:
+        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        if point in said and at + reach <= last_ms:
+            of_points += 1
+            times = begins.get(point, [])
+            ahead += bisect_right(times, at) < bisect_right(times, at + reach)
+    first, passed, leads = _first(scores), 0, []
+    for point, of in causes.passed.items():
+        machine, _, quantity = point.rpartition(".")
+        for one in of:
+            row = {"machine_id": machine, "quantity": quantity, "event_time_ms": one.begin}
+            if causes.of(row) != "wear" or first.get(point, last_ms) > one.begin:
+                continue
+            passed += 1
+            times = begun.get(point, [])
+            place = bisect_left(times, one.begin - reach)
+            if place < len(times) and times[place] < one.begin:
+                leads.append(one.begin - times[place])
+    return Foretold(told, true, ahead / of_points if of_points else 0.0, passed, leads)
+
+
+def _begins(rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return when it was said anew that a limit will be passed, and on which side."""
+    found, before = [], "none"
+    for at, side in sorted(rows):
+        if side not in ("none", before):
+            found.append((at, side))
+        before = side
+    return found
+
+
+def _first(scores: Iterable[Row]) -> dict[str, int]:
+    """Return when a point was scored first, ms."""
+    found: dict[str, int] = {}
+    for row in scores:
+        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        found[point] = min(found.get(point, at), at)
+    return found
+
+
+def checks(scored: Scored, foretold: Foretold, machine_hours: float, acceleration: float) -> list[Check]:
+    """Return what the demo says of scores and forecasts.
+
+    Args:
+        scored: What unusual values were worth.
+        foretold: What forecasts were worth.
+        machine_hours: How long machines were watched, all together, h of their lives.
+        acceleration: How much faster than event time machines live.
+    """
+
+    def monthly(count: int) -> str:
+        return f"{count * _MONTH_H / machine_hours if machine_hours else 0.0:,.0f} in a machine's month"
+
+    def ahead(leads: Sequence[int]) -> str:
+        minutes = median(leads) * acceleration / 60_000 if leads else 0.0
+        return f"median {minutes:.0f} min of a machine's life ahead" if leads else ""
+
+    told, right = scored.told.total(), scored.told.total() - scored.told[""]
+    worn = scored.values["wear"]
+    causes = ", ".join(f"{name} {scored.told[name]}" for name in _NAMES if scored.told[name])
+    wrong = foretold.told - foretold.true
+    before, foreseen = len(scored.leads_ms), len(foretold.leads_ms)
+    return [
+        Check(
+            "unusual values with a cause",
+            f"at least {WITH_CAUSE:.0%} of {told}",
+            right,
+            told < _LEAST_TOLD or enough(right, told, WITH_CAUSE),
+            f"{causes}; false alarms {scored.false}: {monthly(scored.false)}" if told else "",
+            compared=told if told >= _LEAST_TOLD else 0,
+        ),
+        Check(
+            "unusual values on the way to a failure",
+            f"at least {TIMES:g} times as often as by chance",
+            f"{scored.times:.1f} times",
+            worn < _LEAST_WORN or scored.times >= TIMES,
+            f"{scored.told['wear'] / told if told else 0:.0%} of them",
+            compared=worn if worn >= _LEAST_WORN else 0,
+        ),
+        Check(
+            "failures that unusual values came before",
+            f"at least {BEFORE:.0%} of {scored.failures}",
+            before,
+            enough(before, scored.failures, BEFORE),
+            ahead(scored.leads_ms),
+            compared=scored.failures,
+        ),
+        Check(
+            "limits foreseen that were passed",
+            f"at least {TRUE:.0%} of {foretold.told}, {TIMES:g} times as often as by chance",
+            f"{foretold.true}, {foretold.times:.1f} times",
+            foretold.told < _LEAST_SAID
+            or (enough(foretold.true, foretold.told, TRUE) and foretold.times >= TIMES),
+            f"false alarms {wrong}: {monthly(wrong)}",
+            compared=foretold.told if foretold.told >= _LEAST_SAID else 0,
+        ),
+        Check(
+            "limits passed that were foreseen",
+            f"at least {FORESEEN:.0%} of {foretold.passed}",
+            foreseen,
+            enough(foreseen, foretold.passed, FORESEEN),
+            ahead(foretold.leads_ms),
+            compared=foretold.passed,
+        ),
+    ]
+
+
+_NAMES: Final = ("wear", "sensor", "limit", "failure", "status")
+
+
+def consistent(
+    scores: Sequence[Row], told: Sequence[Row], threshold: float, said: Iterable[Row], newest: Iterable[Row]
+) -> list[Check]:
+    """Return whether what is unusual and foreseen stands everywhere as it was found.
+
+    Args:
+        scores: All scores.
+        told: Unusual values.
+        threshold: From which score on a value is one.
+        said: Forecasts on the topic.
+        newest: Forecasts in the table, one of a point.
+    """
+    last: Mapping[tuple[str, str], Row] = {
+        (row["machine_id"], row["subject"]): row for row in sorted(said, key=lambda r: r["event_time_ms"])
+    }
+    return [
+        same(
+            "unusual values = scores from the threshold on",
+            {_value(row) for row in scores if row["score"] >= threshold},
+            {_value(row) for row in told},
+        ),
+        same(
+            "newest forecasts on the topic = table",
+            {_forecast(row) for row in last.values()},
+            {_forecast(row) for row in newest},
+        ),
+    ]
+
+
+def _value(row: Row) -> tuple[object, ...]:
+    return row["machine_id"], row["subject"], row["event_time_ms"], row["score"]
+
+
+def _forecast(row: Row) -> tuple[object, ...]:
+    return row["machine_id"], row["subject"], row["event_time_ms"], row["side"], row["in_h"]

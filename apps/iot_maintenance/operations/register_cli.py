@@ -1,0 +1,72 @@
+"""`millrace iot register`: machines and gateways are put into the asset registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from millrace.cli.options import Bootstrap, Overrides, Root
+from millrace.errors import UserError
+
+if TYPE_CHECKING:
+    from millrace_apps.iot_maintenance.contracts.events import Equipment
+
+
+def read_assets(path: Path, now: int) -> list[Equipment]:
+    """Return the assets of a YAML or JSON file: a list; without a time of their own they hold from now on.
+
+    Args:
+        path: The file.
+        now: Now, on the clock of the events, ms.
+
+    Raises:
+        UserError: It cannot be read, or one of them is none; says which and why.
+    """
+    import yaml
+
+    from millrace_apps.iot_maintenance.contracts.events import Equipment
+
+    try:
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, list):
+        raise UserError(f"{path} is no list of assets")
+    assets = []
+    for number, item in enumerate(found, start=1):
+        known = Equipment.__struct_fields__
+        if isinstance(item, dict) and (other := [name for name in item if name not in known]):
+            raise UserError(f"{path}: asset {number}: there is no '{other[0]}'; there are {', '.join(known)}")
+        try:
+            said = {"event_time_ms": now, **item} if isinstance(item, dict) else item
+            assets.append(msgspec.convert(said, Equipment))
+        except msgspec.ValidationError as error:
+            raise UserError(f"{path}: asset {number}: {error}") from None
+    return assets
+
+
+def register(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON file: a list of assets.")],
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+) -> None:
+    """Put machines and gateways into the asset registry: site, line, measuring points, devices to be heard.
+
+    What holds from a time on says `event_time_ms`; unless given, it holds from now on.
+
+    Example: millrace iot register plant.yaml --bootstrap 127.0.0.1:9092
+    """
+    from millrace.operations.sending import send
+    from millrace_apps.iot_maintenance.contracts.events import Equipment
+    from millrace_apps.iot_maintenance.operations.operating import events_now_ms, settings_of
+
+    settings = settings_of(bootstrap, root, overrides)
+    assets = read_assets(file, events_now_ms(settings))
+    send(settings.kafka, settings.topics.equipment, Equipment, [(a.machine_id, a) for a in assets])
+    typer.echo(f"{len(assets)} assets sent to {settings.topics.equipment}")

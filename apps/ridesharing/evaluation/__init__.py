@@ -1,0 +1,1 @@
+"""The app held to data whose right answers are known."""

@@ -1,0 +1,140 @@
+"""Recorded rides and positions from files: what evaluations replay."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from millrace.errors import UserError
+from millrace_apps.ridesharing.evaluation.fleet import Request
+from millrace_apps.ridesharing.processes.regions import Regions
+
+_TRIP_COLUMNS = (
+    "trip_id",
+    "pickup_time",
+    "pickup_lat",
+    "pickup_lon",
+    "dropoff_lat",
+    "dropoff_lon",
+    "duration_s",
+)
+
+
+def read_requests(path: Path, start_ms: int, end_ms: int) -> list[Request]:
+    """Return the requests of a time, ordered by pick-up time and trip; only plausible ones.
+
+    Args:
+        path: A Parquet file with trip_id, pickup_time, pickup_lat, pickup_lon, dropoff_lat,
+            dropoff_lon, duration_s and, if there is one, the flag plausible.
+        start_ms: First time, UTC ms.
+        end_ms: End, exclusive, UTC ms.
+
+    Raises:
+        UserError: The file is missing, has other columns, or has no request in that time.
+    """
+    frame = _read(path)
+    missing = [name for name in _TRIP_COLUMNS if name not in frame.columns]
+    if missing:
+        raise UserError(f"{path} has no column {', '.join(missing)}")
+    if "plausible" in frame.columns:
+        frame = frame[frame["plausible"]]
+    frame = frame.assign(at_ms=_milliseconds(frame["pickup_time"]))
+    frame = frame[(frame["at_ms"] >= start_ms) & (frame["at_ms"] < end_ms)]
+    if frame.empty:
+        raise UserError(f"{path} has no plausible request between {_text(start_ms)} and {_text(end_ms)}")
+    frame = frame.sort_values(["at_ms", "trip_id"], kind="stable")
+    columns = (frame[n].tolist() for n in ("trip_id", "at_ms", *_TRIP_COLUMNS[2:]))
+    return [
+        Request(str(name), int(at), lat, lon, to_lat, to_lon, int(seconds * 1_000))
+        for name, at, lat, lon, to_lat, to_lon, seconds in zip(*columns, strict=True)
+    ]
+
+
+def read_positions(path: Path) -> pd.DataFrame:
+    """Return positions ordered by time and cab: cab_id, at_ms, lat, lon, occupied.
+
+    Args:
+        path: CSV (also gzipped) or Parquet with cab_id, event_time, lat, lon, occupied; or with cab_id,
+            ts (seconds), lat_e5, lon_e5, occupied.
+
+    Raises:
+        UserError: The file is missing or has other columns.
+    """
+    frame = _read(path)
+    if {"cab_id", "event_time", "lat", "lon", "occupied"} <= set(frame.columns):
+        frame = frame.assign(at_ms=_milliseconds(frame["event_time"]))
+    elif {"cab_id", "ts", "lat_e5", "lon_e5", "occupied"} <= set(frame.columns):
+        frame = frame.assign(
+            at_ms=_milliseconds(frame["ts"]), lat=frame["lat_e5"] / 1e5, lon=frame["lon_e5"] / 1e5
+        )
+    else:
+        raise UserError(
+            f"{path}: the columns are cab_id, event_time, lat, lon, occupied, or cab_id, ts, lat_e5, …"
+        )
+    frame = frame.assign(
+        occupied=frame["occupied"].astype(int).astype(bool), cab_id=frame["cab_id"].astype(str)
+    )
+    frame = frame.drop_duplicates(["cab_id", "at_ms"])
+    ordered: pd.DataFrame = frame.sort_values(["at_ms", "cab_id"], kind="stable").reset_index(drop=True)
+    return ordered[["cab_id", "at_ms", "lat", "lon", "occupied"]]
+
+
+def parse_time(text: str) -> int:
+    """Return a time such as ``2008-05-18T02:00Z`` as UTC ms.
+
+    Raises:
+        UserError: It is none, or has no time zone.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"{text} is no time; write for example 2008-05-18T02:00Z") from None
+    if found.tzinfo is None:
+        raise UserError(f"{text} has no time zone; write for example {text}Z")
+    return int(found.timestamp() * 1_000)
+
+
+def cut(requests: list[Request], regions: int) -> Regions:
+    """Return regions of about as many pick-ups each: strips of longitude, each cut along a latitude.
+
+    Args:
+        requests: Where rides begin.
+        regions: 1, 2, or an even number.
+
+    Raises:
+        UserError: It is an odd number above 1.
+    """
+    if regions == 1:
+        return Regions()
+    if regions < 1 or regions % 2:
+        raise UserError(f"--regions is 1 or an even number, not {regions}")
+    frame = pd.DataFrame({"lat": [r.lat for r in requests], "lon": [r.lon for r in requests]})
+    strips = regions // 2
+    lon_cuts = tuple(float(frame["lon"].quantile(n / strips)) for n in range(1, strips))
+    column = pd.cut(frame["lon"], [-float("inf"), *lon_cuts, float("inf")], labels=False, right=False)
+    medians = frame.groupby(column)["lat"].median()
+    lat_cuts = tuple((float(medians.get(n, 0.0)),) for n in range(strips))
+    return Regions(lon_cuts=lon_cuts, lat_cuts=lat_cuts)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _milliseconds(times: Any) -> Any:
+    if pd.api.types.is_numeric_dtype(times):
+        return (times * 1_000).astype("int64")
+    found = pd.to_datetime(times, utc=True)
+    return found.dt.as_unit("ms").astype("int64")
+
+
+def _text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%MZ")

@@ -1,0 +1,1 @@
+"""What operators do: commands, and what these stand on."""

@@ -1,0 +1,457 @@
+"""The desk: how requests and commitments change, and who is told; every change goes through here."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Protocol
+
+from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
+from millrace_apps.ridesharing.contracts.events import Handover
+from millrace_apps.ridesharing.contracts.records import (
+    Assignment,
+    Attempt,
+    AttemptState,
+    DriverChange,
+    Ignored,
+    Journal,
+    Offer,
+    Release,
+    ReleaseReason,
+    RideState,
+    Trip,
+)
+from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
+from millrace_apps.ridesharing.processes.arrivals import Arrivals
+from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.processes.income import Income
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
+from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
+from millrace_apps.ridesharing.state.pairs import Known, Named, named
+
+#: Why an offer is refused by who is not free: that says nothing of what a driver likes.
+BUSY: Final = "driver busy"
+#: A driver this near counts as arrived on the approach, metres.
+_THERE_M = 200.0
+#: A driver must have come nearer by this share of the way since the last look.
+_NEARER = 0.9
+#: A booked ride whose rider has another is looked at again after so long, ms.
+_LOOK_AGAIN_MS = 15_000
+
+
+class ForbiddenTransition(RuntimeError):
+    """A state was to follow that must not: a bug, and the event that shows it goes to the dead letters."""
+
+
+class Sink(Protocol):
+    """Where records go: output name and record."""
+
+    def __call__(self, output: str, record: Any) -> None:
+        """Emit one record."""
+
+
+class Desk:
+    """Carries out changes in the book of one region at one moment.
+
+    Args:
+        book: The book.
+        config: The rules.
+        region: Its name.
+        now: The moment, ms.
+        say: Where records go.
+        arrivals: What ways take; ``None``: that is not learned.
+        pairs: Riders and drivers who are something to each other.
+        acceptance: What drivers are likely to take; ``None``: that is not learned.
+        income: How long drivers have been idle; ``None``: that does not count.
+    """
+
+    __slots__ = ("acceptance", "arrivals", "book", "config", "income", "now", "pairs", "region", "say")
+
+    def __init__(
+        self,
+        book: Book,
+        config: DispatchConfig,
+        region: str,
+        now: int,
+        say: Sink,
+        arrivals: Arrivals | None = None,
+        pairs: Known | None = None,
+        acceptance: Acceptance | None = None,
+        income: Income | None = None,
+    ) -> None:
+        self.acceptance = acceptance
+        self.income = income
+        self.arrivals = arrivals
+        self.pairs: Known = pairs or {}
+        self.book = book
+        self.config = config
+        self.region = region
+        self.now = now
+        self.say = say
+
+    def named(self, rider_id: str) -> Named:
+        """Return the drivers who are something to a rider now."""
+        return named(self.pairs, rider_id, self.now) if self.pairs else Named()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def open_ride(self, ride: Ride) -> None:
+        """Take in a request; what is booked ahead waits for its time."""
+        self.book.rides[ride.request_id] = ride
+        if ride.pickup_at_ms - self.config.ahead_ms > self.now:
+            self.move(ride, "booked", "requested")
+            self.book.remind(
+                ride.pickup_at_ms - self.config.ahead_ms, Due.BOOKED, ride.request_id, ride.revision
+            )
+        elif ride.other:
+            ride.held_ms = self.now
+            self.move(ride, "booked", f"the rider has request {ride.other}")
+            self.begin_search(ride)
+        elif other := self.other_request(ride):
+            self.refuse(ride, other)
+        else:
+            self.search(ride, "requested", anew=True)
+
+    def other_request(self, ride: Ride) -> str:
+        """Return another request that the rider has open, where one is all a rider may have; else nothing."""
+        if not self.config.one_open:
+            return ""
+        other = self.book.open_request_of(ride.rider_id)
+        return ride.other if other in ("", ride.request_id) else other
+
+    def mark(self, ride: Ride, other: str, marks: int) -> None:
+        """Take down which request of a rider is open in another region; without any, search."""
+        if marks <= ride.marks or ride.state != "booked":
+            return
+        ride.other, ride.marks = other, marks
+        if not other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:
+            self.begin_search(ride)
+
+    def refuse(self, ride: Ride, other: str) -> None:
+        """Refuse a request of a rider who has another one open, and tell the rider."""
+        self.move(ride, "refused", f"the rider has request {other}")
+        self.release(ride.request_id, "", "cancelled")
+
+    def begin_search(self, ride: Ride) -> None:
+        """Look for a driver for a ride that was booked; while the rider has another, it waits for that."""
+        other = self.other_request(ride)
+        if not other:
+            self.search(ride, "booked time is near", anew=True)
+            return
+        # Word of the end of a request elsewhere takes a moment.
+        until = max(ride.pickup_at_ms, ride.held_ms) + (HOLD_MS if ride.other else 0)
+        if self.now < until:
+            at = min(self.now + _LOOK_AGAIN_MS, until)
+            self.book.remind(at, Due.BOOKED, ride.request_id, ride.revision)
+        else:
+            self.refuse(ride, other)
+
+    def search(self, ride: Ride, cause: str, *, anew: bool) -> None:
+        """Look for a driver.
+
+        Args:
+            ride: For whom.
+            cause: Why.
+            anew: Whether the rider's patience begins anew.
+        """
+        if anew:
+            ride.searching_ms = self.now
+        self.move(ride, "processing", cause)
+        give_up = ride.searching_ms + self.config.patience_ms
+        self.book.remind(max(give_up, self.now), Due.GIVE_UP, ride.request_id, ride.revision)
+
+    def move(self, ride: Ride, state: RideState, cause: str) -> None:
+        """Bring a ride into a state and say so.
+
+        Raises:
+            ForbiddenTransition: The table of states does not have it.
+        """
+        before = ride.state
+        if not may_follow(before, state):
+            raise ForbiddenTransition(
+                f"request {ride.request_id}: {state} cannot follow {before or 'nothing'}"
+            )
+        ride.state = state
+        self.book.moved(ride, before)
+        ride.revision += 1
+        ride.odd, ride.odd_ms = "", 0
+        self.book.mark_rider(ride, before, is_over=state in TERMINAL)
+        if self.config.asks_everywhere and (state in TERMINAL or before == "booked"):
+            self._tell_riders(ride, is_over=state in TERMINAL)
+        self.say(
+            "trips",
+            Trip(
+                ride.request_id,
+                ride.revision,
+                ride.rider_id,
+                self.region,
+                ride.zone,
+                ride.vehicle_class,
+                before,
+                state,
+                cause,
+                ride.driver_id,
+                ride.attempt,
+                ride.requested_ms,
+                ride.pickup_at_ms,
+                self.now,
+                ride.wait_ms,
+            ),
+        )
+        if self.arrivals is not None:
+            self.arrivals.moved(self, ride, ride.driver_id, before, cause)
+        self._note(f"r:{ride.request_id}", "state", ride, state=state, before=before)
+        if state in TERMINAL:
+            del self.book.rides[ride.request_id]
+            self.book.closed[ride.request_id] = Closed(state, ride.answered)
+            self.book.remind(self.now + self.config.remember_ms, Due.FORGET, f"r:{ride.request_id}")
+
+    def _tell_riders(self, ride: Ride, *, is_over: bool) -> None:
+        """Say what has become of a request, for what its rider asks for in other regions."""
+        self.say(
+            "handovers",
+            Handover(
+                event_id=f"{self.region}-{ride.request_id}-{ride.revision}",
+                driver_id="",
+                from_region=self.region,
+                region=self.region,
+                vehicle_class=ride.vehicle_class,  # type: ignore[arg-type]  # as it came
+                lat=ride.lat,
+                lon=ride.lon,
+                until_ms=0,
+                # It is read after this moment: at the same time it would be behind what it is to be after.
+                event_time_ms=self.now + 1,
+                free_since_ms=0,
+                seen_ms=0,
+                blocked_ms=0,
+                request_id=ride.request_id,
+                rider_id=ride.rider_id,
+                is_over=is_over,
+            ),
+        )
+
+    def end(
+        self, ride: Ride, state: RideState, cause: str, reason: ReleaseReason, attempt: AttemptState
+    ) -> None:
+        """End a request for good: free its driver, tell both."""
+        driver_id = ride.driver_id
+        if driver_id:
+            self.free(ride, attempt)
+        self.move(ride, state, cause)
+        if driver_id or reason != "rider_cancelled":  # who cancels needs not be told
+            self.release(ride.request_id, driver_id, reason)
+
+    def again(
+        self, ride: Ride, cause: str, reason: ReleaseReason | None, attempt: AttemptState, *, anew: bool
+    ) -> None:
+        """Take a ride from its driver and look for another, unless there have been enough attempts."""
+        driver_id = ride.driver_id
+        if attempt == "expired":
+            self._learn(ride, "ignore")
+        elif attempt == "rejected" and cause != BUSY:
+            self._learn(ride, "reject")
+        self.free(ride, attempt)
+        if reason is not None:
+            self.release(ride.request_id, driver_id, reason)
+        ride.excluded = {d: until for d, until in ride.excluded.items() if until > self.now}
+        ride.excluded[driver_id] = self.now + self.config.cool_down_ms
+        if ride.attempt >= self.config.attempts:
+            self.move(ride, "no_drivers_available", cause)
+            self.release(ride.request_id, "", "no_driver")
+        else:
+            self.search(ride, cause, anew=anew)
+
+    # -- commitments -----------------------------------------------------------------------------
+
+    def offer(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
+        """Offer a ride to a driver."""
+        self._commit(ride, driver_id, metres, policy)
+        ride.expires_ms = self.now + self.config.offer_ms
+        self.move(ride, "offered", "matched")
+        self.book.remind(ride.expires_ms, Due.OFFER, ride.request_id, ride.revision)
+        self._attempt(ride, "offered", 0)
+        self._note(
+            f"d:{driver_id}",
+            "open",
+            ride,
+            deadline_ms=ride.expires_ms,
+            age_ms=ride.age_ms,
+            ttl_ms=self.config.ttl_ms,
+            distance_m=metres,
+            radius_m=self.config.rules.radius_m,
+            fits=self.config.rules.fits(self.book.cars[driver_id].vehicle_class, ride.vehicle_class),
+            apart=driver_id in self.named(ride.rider_id).blocked,
+        )
+        expected = None
+        if self.arrivals is not None:
+            expected = self.arrivals.expect(ride, driver_id, self.book.cars[driver_id], self.now)
+        self.say(
+            "offers",
+            Offer(
+                f"{ride.request_id}-o{ride.attempt}",
+                ride.request_id,
+                driver_id,
+                ride.attempt,
+                ride.expires_ms,
+                self.now,
+                self.region,
+                ride.lat,
+                ride.lon,
+                round(metres, 1),
+                *(() if expected is None else (expected.seconds, expected.low_s, expected.high_s)),
+            ),
+        )
+
+    def assign(self, ride: Ride, driver_id: str, metres: float) -> None:
+        """Give a ride to a driver by hand, with no offer before."""
+        self._commit(ride, driver_id, metres, "manual")
+        self._note(f"d:{driver_id}", "open", ride)
+        self._accepted(ride, "assigned by hand")
+
+    def accept(self, ride: Ride) -> None:
+        """Take a driver's yes to the open offer."""
+        ride.answered |= 1 << ride.attempt
+        self._learn(ride, "accept")
+        self._accepted(ride, "accepted")
+
+    def _learn(self, ride: Ride, answer: Literal["accept", "reject", "ignore"]) -> None:
+        """Learn from what a driver made of an offer, and say what was expected."""
+        if self.acceptance is None:
+            return
+        expected = self.acceptance.hear(ride.driver_id, ride.distance_m, yes=answer == "accept")
+        about = (ride.request_id, ride.driver_id, ride.attempt, self.region, round(ride.distance_m, 1))
+        self.say("chances", Chance(*about, round(expected, 4), answer, self.now))
+
+    def _accepted(self, ride: Ride, cause: str) -> None:
+        car = self.book.cars[ride.driver_id]
+        metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
+        straight = takes = travel_ms(metres)
+        if self.arrivals is not None:
+            takes = round(self.arrivals.set_off(self, ride, car).seconds * 1_000)
+        ride.accepted_ms = self.now
+        ride.approach_m, ride.approach_ms = metres, self.now
+        ride.limit_ms = self.now + 3 * max(takes, straight) + 8 * self.config.approach_ms
+        self._note(f"d:{ride.driver_id}", "accepted", ride)
+        self.move(ride, "accepted", cause)
+        self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)
+        self._attempt(ride, "accepted", 0)
+        eta_ms = max(self.now + takes, ride.pickup_at_ms)
+        self.say("assignments", Assignment(ride.request_id, ride.driver_id, ride.attempt, self.now, eta_ms))
+
+    def _commit(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
+        car = self.book.cars[driver_id]
+        car.request_id = ride.request_id
+        ride.driver_id = driver_id
+        ride.attempt += 1
+        ride.attempt_revision = -1
+        ride.policy = policy
+        ride.offered_ms, ride.accepted_ms = self.now, 0
+        ride.distance_m, ride.age_ms = metres, max(0, self.now - car.seen_ms)
+        ride.idle_ms = max(0, self.now - car.free_since_ms)
+        if self.income is not None:
+            self.income.took(driver_id, ride.idle_ms)
+
+    def free(self, ride: Ride, attempt: AttemptState) -> None:
+        """End the commitment of a ride's driver, exactly once."""
+        self._attempt(ride, attempt, self.now)
+        driver_id = ride.driver_id
+        self._note(f"d:{driver_id}", "close", ride)
+        ride.answered |= 1 << ride.attempt if attempt != "expired" and attempt != "withdrawn" else 0
+        ride.driver_id = ""
+        car = self.book.cars.get(driver_id)
+        if car is None or car.request_id != ride.request_id:
+            return
+        car.request_id, car.free_since_ms = "", self.now
+        if not car.online:
+            self.forget(driver_id, "offline")
+
+    def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
+        ride.attempt_revision += 1
+        car = self.book.cars.get(ride.driver_id)
+        self.say(
+            "attempts",
+            Attempt(
+                ride.request_id,
+                ride.attempt,
+                ride.attempt_revision,
+                ride.driver_id,
+                self.region,
+                state,
+                ride.policy,
+                ride.offered_ms,
+                ride.accepted_ms,
+                closed_ms,
+                round(ride.distance_m, 1),
+                self.config.rules.radius_m,
+                ride.age_ms,
+                self.config.ttl_ms,
+                car.vehicle_class if car is not None else "",
+                ride.vehicle_class,
+                ride.idle_ms,
+            ),
+        )
+
+    # -- drivers ---------------------------------------------------------------------------------
+
+    def forget(self, driver_id: str, change: str) -> None:
+        """Strike a free driver off the book."""
+        car = self.book.leave(driver_id)
+        self.change(driver_id, change, max(0, self.now - car.free_since_ms))
+
+    def take_in(self, driver_id: str, car: Car) -> None:
+        """Write a driver into the book."""
+        self.book.enter(driver_id, car, self.config.ttl_ms, self.now)
+        self.change(driver_id, "entered")
+
+    def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:
+        """Say what has become of a driver."""
+        self.say("drivers", DriverChange(driver_id, self.region, change, self.now, idle_ms))
+
+    def check_approach(self, ride: Ride) -> None:
+        """Look whether the driver comes nearer; replace one who does not."""
+        car = self.book.cars.get(ride.driver_id)
+        if car is None or self.now >= ride.limit_ms:
+            self.again(ride, "driver does not arrive", "replaced", "replaced", anew=True)
+            return
+        metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
+        # A position from right after the last look says little about how the driver gets on.
+        heard = car.seen_ms - ride.approach_ms >= self.config.approach_ms // 2
+        silent = self.now - car.seen_ms > 3 * self.config.ttl_ms
+        if silent or (heard and metres > _THERE_M and metres > _NEARER * ride.approach_m):
+            cause = "driver is not heard of" if silent else "driver does not approach"
+            self.again(ride, cause, "replaced", "replaced", anew=True)
+            return
+        if heard:
+            ride.approach_m, ride.approach_ms = min(metres, ride.approach_m), car.seen_ms
+        self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def release(self, request_id: str, driver_id: str, reason: ReleaseReason) -> None:
+        """Tell a driver that they are free, or a rider that the search is over."""
+        self.say("releases", Release(request_id, driver_id, reason, self.now))
+
+    def ignore(
+        self, stream: str, event_id: str, request_id: str, driver_id: str, why: str, *, told: bool = False
+    ) -> None:
+        """Say that an event changed nothing."""
+        self.say("ignored", Ignored(stream, event_id, request_id, driver_id, why, told, self.now))
+
+    def _note(
+        self, subject: str, step: str, ride: Ride, *, state: str = "", before: str = "", **of_offer: Any
+    ) -> None:
+        self.say(
+            "main",
+            Journal(
+                subject,
+                1_000_000_000 + self.book.next_seq(),
+                step,
+                ride.request_id,
+                ride.driver_id,
+                ride.attempt,
+                self.region,
+                state,
+                before,
+                self.now,
+                **{"deadline_ms": 0, **of_offer},
+            ),
+        )
