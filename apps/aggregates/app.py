@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def topics(settings: AggregateSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
-    from millrace_apps.aggregates.pipeline import topology as wired
+    from millrace_apps.aggregates.topology import topology as wired
 
     names, partitions = settings.topics, settings.topics.partitions
     inputs = wired(settings).inputs.values()
@@ -30,8 +30,8 @@ def topics(settings: AggregateSettings) -> Topics:
 
 
 def topology(settings: AggregateSettings) -> Topology:
-    """Return the app's topology (see :func:`millrace_apps.aggregates.pipeline.topology`)."""
-    from millrace_apps.aggregates.pipeline import topology as wired
+    """Return the app's topology (see :func:`millrace_apps.aggregates.topology.topology`)."""
+    from millrace_apps.aggregates.topology import topology as wired
 
     return wired(settings)
 
