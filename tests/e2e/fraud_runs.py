@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -138,7 +139,8 @@ class Command:
     ) -> None:
         while left := self.processes():
             for process in left:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             self._process.poll()
             time.sleep(0.02)
         self._process.wait()

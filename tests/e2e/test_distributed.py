@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -81,11 +82,13 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
 
 def executors(cluster: StandaloneCluster, worker: int) -> list[psutil.Process]:
     """Return the executors that a worker has started, by its number from 1 on."""
-    try:
-        children = psutil.Process(cluster.pids[worker]).children(recursive=True)
-        return [p for p in children if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
-    except psutil.NoSuchProcess:
-        return []
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(cluster.pids[worker]).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # one that has ended just now
+                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                    found.append(child)
+    return found
 
 
 @pytest.mark.matrix
@@ -108,6 +111,7 @@ def test_an_executor_and_then_a_worker_are_killed_and_no_table_is_another(
         "spark.conf.spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1",
         # An executor that is gone is missed sooner than after two minutes.
         "spark.conf.spark.network.timeout=20s",
+        "spark.conf.spark.network.timeoutInterval=10s",
         "spark.conf.spark.executor.heartbeatInterval=2s",
     ]
     with StandaloneCluster(2, log_dir=tmp_path / "logs") as cluster:

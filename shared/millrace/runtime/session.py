@@ -229,6 +229,7 @@ def _start(
     app: str, settings: Mapping[str, str], log_file: Path | None, python: Path | None, scratch: Path
 ) -> SparkSession:
     """Start the JVM with its output in the log: Spark and its workers print as they please."""
+    from py4j.protocol import Py4JJavaError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -243,7 +244,12 @@ def _start(
                 f"Java did not start ({error}); see {log_file} and run: millrace doctor"
             ) from error
     on_interrupt = signal.getsignal(signal.SIGINT)
-    context = SparkContext(conf=spark_conf, gateway=gateway)
+    try:
+        context = SparkContext(conf=spark_conf, gateway=gateway)
+    except Py4JJavaError as error:
+        # Its words are Java's, which is about to end.
+        said = str(error.java_exception.toString()).partition("\n")[0]
+        raise SessionError(f"Spark did not start ({said}); see {log_file}") from None
     if python is not None:
         context.pythonExec = str(python)
     if threading.current_thread() is threading.main_thread():
