@@ -365,8 +365,8 @@ def test_a_partition_without_a_leader_is_left_out_and_the_broker_is_there() -> N
 MODULES = [
     *(f"millrace.dashboard.{m.name}" for m in pkgutil.iter_modules(millrace.dashboard.__path__)),
     *(f"millrace_apps.fraud.{name}" for name in (
-        "cases", "cases_live", "cases_store", "dashboard_card", "dashboard_data", "dashboard_model",
-        "economics", "economics_data",
+        "cases.book", "cases.live", "cases.store", "dashboard.card", "dashboard.data", "dashboard.model",
+        "operations.economics", "operations.economics_data",
     )),
     "millrace_apps.clickstream.dashboard.data",
     "millrace_apps.iot_maintenance.dashboard.data",
