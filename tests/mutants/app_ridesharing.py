@@ -789,6 +789,22 @@ MUTANTS: Final = (
         "rides end, whoever has them",
         (f"{_TESTS}/test_rekeying.py::test_nothing_is_lost_and_nobody_is_dispatched_twice",),
     ),
+    Mutant(
+        "ridesharing: with other regions a rider's request is said again where it was",
+        f"{_APP}/operations/rekeying.py",
+        "asked.region = region = region or",
+        "region = region or",
+        "no request is in two regions",
+        (f"{_TESTS}/test_rekeying.py::test_what_is_kept_of_a_rider_names_the_region_of_now",),
+    ),
+    Mutant(
+        "ridesharing: with other regions a handover waits where the car was",
+        f"{_APP}/operations/rekeying.py",
+        "            return known or self._regions.of_place(event.lat, event.lon)\n",
+        "            return self._regions.of_place(event.lat, event.lon)\n",
+        "no two regions have one driver",
+        (f"{_TESTS}/test_rekeying.py::test_a_handover_waits_where_the_gate_sends_its_driver",),
+    ),
     # -- the audit from the topics
     Mutant(
         "ridesharing: the audit from the topics lets drivers be silent",

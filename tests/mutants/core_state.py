@@ -184,6 +184,18 @@ MUTANTS: Final = (
         (f"{_TESTS}/state/test_paged.py::test_every_entry_stands_at_one_place_whatever_the_map_holds",),
     ),
     Mutant(
+        "paged: parts are kept one by one, until one cannot be",
+        f"{_STATE}/paged.py",
+        "            packed.append((body, opened.expiry, opened.processing_expiry))\n",
+        "            packed.append((body, opened.expiry, opened.processing_expiry))\n"
+        "            part.kept = packed[-1]\n",
+        "nothing is kept of an event that fails",
+        (
+            f"{_TESTS}/state/test_paged.py"
+            "::test_of_an_event_that_leaves_what_cannot_be_kept_nothing_is_kept_in_any_part",
+        ),
+    ),
+    Mutant(
         "paged: nobody looks ahead",
         _RUNNER,
         "            self._look_ahead([row.event for row in rows])\n        except",

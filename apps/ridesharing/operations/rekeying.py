@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.inputs import event_decoder, event_encoder
 from millrace.inspect.gathering import Entries
@@ -19,10 +20,18 @@ from millrace.process import kept_states
 from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
 from millrace.time import NEVER
 from millrace_apps.ridesharing.config import DispatchConfig
-from millrace_apps.ridesharing.contracts.events import Command, DriverStatus, Event, Handover, Position
+from millrace_apps.ridesharing.contracts.events import (
+    Command,
+    DriverStatus,
+    Event,
+    Handover,
+    Position,
+    RideRequest,
+)
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.geo import DEMAND_RESOLUTION
 from millrace_apps.ridesharing.processes.regions import zone_name
+from millrace_apps.ridesharing.processes.riders import Riders
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.book import Book, InMemory
 from millrace_apps.ridesharing.state.earlier import adopt
@@ -57,6 +66,8 @@ class Rekeying:
         process = Dispatcher(config)
         self._layout = EntryLayout(kept_states(process))
         self._decode, self._encode = event_decoder(process), event_encoder(process)
+        riders = Riders(config)
+        self._decode_of_riders, self._encode_of_riders = event_decoder(riders), event_encoder(riders)
 
     def __call__(self, entries: dict[str, Entries]) -> None:
         """Give entries other keys, in place.
@@ -72,11 +83,15 @@ class Rekeying:
         #: Request, and driver, → new region.
         self._rides: dict[str, str] = {}
         self._drivers: dict[str, str] = {}
+        #: Driver → the car: of two books the one that has a ride, or was heard of last, is the driver's.
+        self._cars: dict[str, Car] = {}
         for book in books.values():
             for name, ride in book.rides.items():
                 self._rides[name] = self._of_zone(ride.zone, f"request {name}")
             for driver_id, car in book.cars.items():
-                self._drivers[driver_id] = self._of_car(car)
+                known = self._cars.get(driver_id, car)
+                self._cars[driver_id] = max(known, car, key=lambda c: (bool(c.request_id), c.seen_ms))
+        self._drivers.update((driver_id, self._of_car(car)) for driver_id, car in self._cars.items())
         self._owners = self._rename_owners(entries.get("Gate", {}))
         self._rename_requests(entries.get("Riders", {}))
         made: dict[str, Book] = {}
@@ -92,7 +107,7 @@ class Rekeying:
         self._beside(before, heirs, after)
         for region in sorted(before):
             for row in before[region].pending_:
-                self._let_wait(row, after)
+                self._let_wait(row, after, heirs[region][0])
         for entry in after.values():
             entry.pending_.sort(key=lambda row: (row.event_time, row.raw))
         entries["Dispatcher"] = {(name,): entry for name, entry in after.items()}
@@ -114,8 +129,9 @@ class Rekeying:
         found |= {self._drivers[driver_id] for driver_id, _ in book.cars.items()}
         found |= {self._of_cell(cell) for cell in book.demand}
         found |= {self._of_zone(zone, f"the blackout of {zone}") for zone in book.blackouts}
-        known = (book.off_line, book.said, book.departed)
-        found |= {self._owners[who] for shelf in known for who, _ in shelf.items() if who in self._owners}
+        known = [who for shelf in (book.off_line, book.said, book.departed) for who, _ in shelf.items()]
+        known += [*book.blocked, *(about[2:] for about, _ in book.ordered.items() if about.startswith("d:"))]
+        found |= {self._owners[who] for who in known if who in self._owners}
         return sorted(found) or [self._regions.of_place(0.0, 0.0)]  # it remembers what has been, and no place
 
     def _of_cell(self, cell: int) -> str:
@@ -135,18 +151,29 @@ class Rekeying:
 
     def _rename_requests(self, riders: Entries) -> None:
         for entry in riders.values():
+            entry.pending_ = [self._asked_of(row) for row in entry.pending_]
             if entry.requests is None:
                 continue
-            expiry, requests = entry.requests
-            kept = {}
-            for name, known in requests.items():
+            for name, known in entry.requests[1].items():
                 region = self._rides.get(name)
-                if region is None and known.asked:
-                    region = self._of_zone(msgspec.json.decode(known.asked)["zone"], f"request {name}")
-                if region is not None:  # what no region has is over, and word of it is on its way
-                    known.region = region
-                    kept[name] = known
-            entry.requests = (expiry, kept)
+                if known.asked:  # it is said again when its mark changes, where its ride is
+                    asked = msgspec.json.decode(known.asked, type=RideRequest)
+                    asked.region = region = region or self._of_zone(asked.zone, f"request {name}")
+                    known.asked = msgspec.json.encode(asked)
+                # What no region has is over: word of it is on its way, for what waits for that.
+                known.region = region or known.region
+
+    def _asked_of(self, row: PendingRow) -> PendingRow:
+        """Return what waits of a rider, a request for the region that it is for now."""
+        try:
+            event = self._decode_of_riders(row.raw)
+        except NOT_JSON:
+            return row  # a dead letter in its time
+        if not isinstance(event, RideRequest):
+            return row
+        region = self._rides.get(event.request_id) or self._of_zone(event.zone, f"request {event.request_id}")
+        raw = self._encode_of_riders(msgspec.structs.replace(event, region=region))
+        return msgspec.structs.replace(row, raw=raw)
 
     # -- what goes where -------------------------------------------------------------------------
 
@@ -159,7 +186,8 @@ class Rekeying:
             if name in self._rides:
                 to[self._rides[name]].riders.setdefault(rider_id, name)
         for driver_id, car in old.cars.items():
-            to[self._drivers[driver_id]].bring_over(driver_id, car, self._config.ttl_ms)
+            if self._cars[driver_id] is car:
+                to[self._drivers[driver_id]].bring_over(driver_id, car, self._config.ttl_ms)
         for book in to.values():
             book.head.seq = max(book.head.seq, old.head.seq)
             for name, closed in old.closed.items():
@@ -168,6 +196,8 @@ class Rekeying:
         self._demand(old, to)
         for shelf in ("departed", "off_line", "said", "ordered"):
             for about, at in getattr(old, shelf).items():
+                if shelf in ("departed", "off_line") and self._is_back(about, at, shelf, old):
+                    continue
                 for book in self._of_order(about, to) if shelf == "ordered" else self._of_driver(about, to):
                     kept = getattr(book, shelf)
                     kept[about] = max(kept.get(about, at), at, key=abs)
@@ -180,6 +210,14 @@ class Rekeying:
         for at, due, about, mark in _deadlines(old):
             for book in self._of_deadline(due, about, to):
                 book.remind(at, Due(due), about, mark)
+
+    def _is_back(self, driver_id: str, at: int, shelf: str, old: Book) -> bool:
+        """Return whether a driver who went from an old region has come to another one since.
+
+        Where the two are one now, that the driver once went would count as soon as the car is silent.
+        """
+        car = None if driver_id in old.cars else self._cars.get(driver_id)
+        return car is not None and (shelf == "departed" or abs(at) < car.seen_ms)
 
     def _demand(self, old: Book, to: dict[str, Book]) -> None:
         half_life_ms = self._config.rules.half_life_ms
@@ -214,6 +252,8 @@ class Rekeying:
 
     def _entry_of(self, book: Book) -> Any:
         entry = self._layout.new()
+        if book.is_over:
+            book.clear()
         entry.head, entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far = book.maps()
         return entry
 
@@ -243,22 +283,25 @@ class Rekeying:
             if book.next_ms < NEVER:
                 entry.timers_.append(TimerRecord(book.next_ms, "due"))
 
-    def _let_wait(self, row: PendingRow, after: dict[str, Any]) -> None:
+    def _let_wait(self, row: PendingRow, after: dict[str, Any], heir: str) -> None:
         """Let a row wait in the region that it is for now; a neighbour's wish is asked for again."""
-        event: Event = self._decode(row.raw)
-        region = self._of_event(event)
-        if region is None:
-            return
+        try:
+            event: Event = self._decode(row.raw)
+        except NOT_JSON:  # a dead letter in its time, wherever
+            region, raw = heir, row.raw
+        else:
+            if isinstance(event, Handover) and not event.driver_id:
+                return
+            region = self._of_event(event) or heir
+            raw = self._encode(msgspec.structs.replace(event, region=region))
         if region not in after:
             after[region] = self._layout.new()
-        raw = self._encode(msgspec.structs.replace(event, region=region))
         after[region].pending_.append(msgspec.structs.replace(row, raw=raw))
 
     def _of_event(self, event: Event) -> str | None:
-        if isinstance(event, Handover):
-            if not event.driver_id:
-                return None
-            return self._drivers.get(event.driver_id) or self._regions.of_place(event.lat, event.lon)
+        if isinstance(event, Handover):  # the gate has told its driver's positions where it goes
+            known = self._drivers.get(event.driver_id) or self._owners.get(event.driver_id)
+            return known or self._regions.of_place(event.lat, event.lon)
         if isinstance(event, Position | DriverStatus):
             known = self._drivers.get(event.driver_id) or self._owners.get(event.driver_id)
             return known or self._regions.of_place(event.lat or 0.0, event.lon or 0.0)

@@ -134,8 +134,9 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
         if name not in requests:
             return  # it has ended already
         if not event.is_over:
+            # The region that said so may be another one by now: what is known is where the ride is.
             marks = requests[name].marks
-            requests[name] = Known(event.region, min(now, event.event_time_ms), "", marks, b"")
+            requests[name] = Known(requests[name].region, min(now, event.event_time_ms), "", marks, b"")
             self._mark_others(name, requests, now, ctx)
         else:
             del requests[name]

@@ -299,7 +299,7 @@ class MapState(Generic[K, V]):
 
 def hash_of(key: object) -> int:
     """Return a hash of a map's key that is the same everywhere."""
-    return zlib.crc32(key.encode() if isinstance(key, str) else f"{key}".encode())
+    return zlib.crc32(key.encode() if type(key) is str else f"{key}".encode())
 
 
 def check_place(place: int, of: int) -> None:

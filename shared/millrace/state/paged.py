@@ -155,11 +155,15 @@ class Parts:
 
     def renew(self) -> None:
         """Take the snapshot anew; raises what :meth:`pack` does."""
+        packed = []
         for part in self._open.values():
             opened = part.opened
             body = self._store.encode(opened.entry)
             self._store.check(body, self._key)
-            part.kept = (body, opened.expiry, opened.processing_expiry)
+            packed.append((body, opened.expiry, opened.processing_expiry))
+        # All or none: of a callback that leaves one part that cannot be kept nothing stays in the others.
+        for part, kept in zip(self._open.values(), packed, strict=True):
+            part.kept = kept
 
     def restore(self, *, to_the_beginning: bool = False) -> None:
         """Take all parts back to the last snapshot, or to how the key's batch began."""

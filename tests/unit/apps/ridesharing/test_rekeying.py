@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from typing import Any
@@ -11,18 +12,26 @@ import msgspec
 import pytest
 
 from millrace.host.memory import LiveStore, MemoryHost
+from millrace.host.runner import Emission
+from millrace.inputs import event_decoder, event_encoder
 from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.process import kept_states
-from millrace.state.layout import EntryLayout
+from millrace.state.layout import EntryLayout, PendingRow
+from millrace.testing import TestDriver
+from millrace.time import NEVER
 from millrace_apps.ridesharing.config import DispatchConfig
+from millrace_apps.ridesharing.contracts.events import DriverStatus, Event, Handover, Position, RideRequest
 from millrace_apps.ridesharing.evaluation.replay import Chain, Faults, memory_chain
 from millrace_apps.ridesharing.operations.rekeying import CannotBeRekeyed, Rekeying
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.gate import Gate, Track
 from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.processes.riders import Known, Riders
+from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Head, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
-from tests.unit.apps.ridesharing.cases import LAT, LON, ZONE
+from tests.unit.apps.ridesharing.cases import LAT, LON, ZONE, request
 from tests.unit.apps.ridesharing.evenings import evening
 
 SEEDS = range(min(10, int(os.environ.get("MILLRACE_CASES", "2"))))
@@ -43,20 +52,31 @@ def entries_of(host: MemoryHost) -> Entries:
     return gathered(layout, [(text, cell.body) for text, cell in host.store.cells.items()])
 
 
-def rekeyed(chain: Chain, to: DispatchConfig) -> Chain:
+class Behind(Chain):
+    """Processes whose watermark is behind: something waits for it whenever they stop."""
+
+    def run(self, events: list[tuple[str, int, Event, str]], until: int) -> list[Emission]:
+        return super().run(events, until - 7_000)
+
+
+def rekeyed(chain: Chain, to: DispatchConfig, kind: type[Chain] = Chain) -> Chain:
     """Processes with other regions that go on from what these have kept."""
-    made = Chain(lambda: memory_chain(Dispatcher(to)))
+    made = kind(lambda: memory_chain(Dispatcher(to)))
     old, new = chain._chain.hosts, made._chain.hosts
     work = Rekeying(to)
     entries = {h.runner.process.name: entries_of(h) for h in old if h.runner.process.name in work.processes}
     before, remembered = held(entries["Dispatcher"]), noted(entries["Dispatcher"])
+    of = next(h for h in old if h.runner.process.name == "Dispatcher").runner.process.config.regions
+    assert all(of.has(region) for (region,) in entries["Dispatcher"])
     work(entries)
     assert held(entries["Dispatcher"]) == before
-    assert noted(entries["Dispatcher"]) == remembered
-    owners = {key[0]: entry.track[1].owner for key, entry in entries["Gate"].items() if entry.track}
-    for (region,), entry in entries["Dispatcher"].items():
-        assert to.regions.has(region)
-        assert {owners.get(driver, region) for driver in entry.cars} <= {region}
+    after = noted(entries["Dispatcher"])
+    assert after <= remembered
+    # Who went, and has come to the other one since; and where asked was and nobody is, as ever.
+    on_line = {name for e in entries["Dispatcher"].values() for name in e.cars}
+    back = {("0", f"{mark}:{name}") for name in on_line for mark in "do"}
+    assert {about for about in remembered - after if about[0] != "4"} <= back
+    all_agree(entries, to)
     for was, host in zip(old, new, strict=True):
         host.restore(was.snapshot())
         name = host.runner.process.name
@@ -67,6 +87,30 @@ def rekeyed(chain: Chain, to: DispatchConfig) -> Chain:
                 opened.entry = entry
             host.store.commit(host.watermark)
     return made
+
+
+def all_agree(entries: dict[str, Entries], to: DispatchConfig) -> None:
+    """Nobody speaks of a region that there is none of, or of another one than the gate."""
+    owners = {key[0]: entry.track[1].owner for key, entry in entries["Gate"].items() if entry.track}
+    decode, rides = event_decoder(Dispatcher(to)), dict[str, str]()
+    for (region,), entry in entries["Dispatcher"].items():
+        assert to.regions.has(region)
+        assert {owners.get(driver, region) for driver in entry.cars} <= {region}
+        rides |= dict.fromkeys(entry.rides, region)
+        for event in (decode(row.raw) for row in entry.pending_):
+            assert event.region == region
+            if isinstance(event, Position | DriverStatus | Handover):
+                assert owners[event.driver_id] == region
+    for entry in entries.get("Riders", {}).values():
+        waiting = [event_decoder(Riders(to))(row.raw) for row in entry.pending_]
+        asked = [event for event in waiting if isinstance(event, RideRequest)]
+        for name, known in entry.requests[1].items() if entry.requests else ():
+            assert known.region == rides.get(name, known.region)
+            assert to.regions.has(known.region) or (name not in rides and not known.asked)
+            if known.asked:
+                asked.append(msgspec.json.decode(known.asked, type=RideRequest))
+                assert asked[-1].region == known.region
+        assert all(event.region == to.regions.of_zone(event.zone) for event in asked)
 
 
 def held(entries: Entries) -> list[Counter[Any]]:
@@ -130,7 +174,9 @@ def test_nothing_is_lost_and_nobody_is_dispatched_twice(
 
     def between(step: int, chain: Chain) -> Chain:
         number, left = divmod(step + 1, every)
-        return rekeyed(chain, configs[number]) if not left and number < len(configs) else chain
+        if left or number >= len(configs):
+            return chain
+        return rekeyed(chain, configs[number], Chain if number == len(configs) - 1 else Behind)
 
     faults = Faults(duplicates=0.05, late=0.03, restarts=1, seed=seed)
     topics = evening(seed, steps=steps, faults=faults, operators=0.2, config=configs[0], between=between)
@@ -189,3 +235,145 @@ def test_a_driver_with_a_ride_goes_with_it_wherever_the_car_is() -> None:
     Rekeying(config(FINE))(entries)
     (region,) = entries["Dispatcher"]
     assert region == (ZONE,)
+
+
+def in_books(**books: Book) -> Entries:
+    entries: Entries = {}
+    for region, book in books.items():
+        entry = entries[(region.replace("_", "-"),)] = EntryLayout(kept_states(Dispatcher())).new()
+        entry.head, entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far = book.maps()
+    return entries
+
+
+def at_gate(driver_id: str, lat: float) -> Entries:
+    entry = EntryLayout(kept_states(Gate())).new()
+    entry.track = (NEVER, Track("elsewhere", 0, 0, LAT, LON, True, (lat, LON)))
+    return {(driver_id,): entry}
+
+
+def waits(event: Event) -> PendingRow:
+    return PendingRow(
+        event.event_time_ms, "m:0:1", event_encoder(Dispatcher(config(FINE)))(event), None, True
+    )
+
+
+def test_a_handover_waits_where_the_gate_sends_its_driver() -> None:
+    given = Handover("h1", "d1", "x", "all", "standard", LAT, LON, 0, 1_000, 0, 900, 0, "")
+    entries: dict[str, Entries] = {"Dispatcher": in_books(all=Book()), "Gate": at_gate("d1", LAT + 0.2)}
+    entries["Dispatcher"][("all",)].pending_ = [waits(given)]
+    Rekeying(config(FINE))(entries)
+    owner = FINE.of_place(LAT + 0.2, LON)
+    assert entries["Gate"][("d1",)].track[1].owner == owner
+    assert [region for (region,), entry in entries["Dispatcher"].items() if entry.pending_] == [owner]
+
+
+@pytest.mark.parametrize("one", ["off_line", "departed"])
+def test_who_has_come_to_the_other_region_has_not_gone_from_the_one_of_both(one: str) -> None:
+    left, came = Book(), Book()
+    getattr(left, one).update({"d1": 1_000, "d2": 1_000})
+    came.bring_over("d1", Car(LAT, LON, 50_000, 0, True, 0), 60_000)
+    entries = {"Dispatcher": in_books(r0_0=left, r0_1=came), "Gate": {}}
+    Rekeying(config(ONE))(entries)
+    (entry,) = entries["Dispatcher"].values()
+    assert entry.cars.keys() == {"d1"}
+    assert [about[2:] for about in entry.notes] == ["d2"]
+
+
+def test_a_block_goes_where_its_silent_driver_will_be_heard() -> None:
+    book = Book()
+    book.blocked["d1"] = 10**9
+    book.bring_over("d2", Car(LAT, LON, 50_000, 0, True, 0), 60_000)
+    entries = {"Dispatcher": in_books(all=book), "Gate": at_gate("d1", LAT + 0.2)}
+    Rekeying(config(FINE))(entries)
+    assert entries["Dispatcher"][(FINE.of_place(LAT + 0.2, LON),)].head.blocked == {"d1": 10**9}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_a_driver_on_two_books_the_car_with_the_ride_stays(first: bool) -> None:
+    with_ride, free = Book(), Book()
+    with_ride.rides["r1"] = Ride("r1", "ann", "standard", ZONE, LAT, LON, 0, 0, "in_progress", driver_id="d1")
+    with_ride.bring_over("d1", Car(LAT, LON, 50_000, 0, True, 0, request_id="r1"), 60_000)
+    free.bring_over("d1", Car(LAT, LON, 60_000, 0, True, 0), 60_000)
+    books = (with_ride, free) if first else (free, with_ride)
+    entries = {"Dispatcher": in_books(r0_0=books[0], r0_1=books[1]), "Gate": {}}
+    Rekeying(config(ONE))(entries)
+    (entry,) = entries["Dispatcher"].values()
+    assert entry.cars["d1"].request_id == "r1"
+
+
+def test_what_is_no_event_waits_on_to_become_a_dead_letter() -> None:
+    row = PendingRow(1_000, "m:0:1", b"\x01{}", None, True)
+    entries: dict[str, Entries] = {"Dispatcher": in_books(all=Book()), "Gate": {}, "Riders": {}}
+    entries["Dispatcher"][("all",)].pending_ = [row]
+    entry = entries["Riders"][("ann",)] = EntryLayout(kept_states(Riders())).new()
+    entry.pending_ = [row]
+    Rekeying(config(FINE))(entries)
+    assert [waiting for e in entries["Dispatcher"].values() for waiting in e.pending_] == [row]
+    assert entry.pending_ == [row]
+
+
+def test_nothing_is_kept_of_a_region_that_only_gets_deadlines_of_what_is_gone() -> None:
+    book = Book()
+    book.bring_over("d1", Car(LAT, LON, 50_000, 0, True, 0), 60_000)
+    book.ask(LAT + 0.2, LON, 0, 60_000)
+    book.draw_near(0)
+    book.remind(100_000, Due.FORGET, "r:gone")
+    entries = {"Dispatcher": in_books(all=book), "Gate": {}}
+    Rekeying(config(FINE))(entries)
+    entry = entries["Dispatcher"][(FINE.of_place(LAT + 0.2, LON),)]
+    assert (entry.head, entry.far, entry.timers_) == (None, {}, [])
+
+
+def test_what_is_kept_of_a_rider_names_the_region_of_now() -> None:
+    """What is said of a request again goes where its ride is: in another region it would be another ride."""
+    asked = request("r1", 1.0)
+    asked.region = COARSE.of_zone(asked.zone)
+    to = config(FINE, everywhere=True)
+    entry = EntryLayout(kept_states(Riders())).new()
+    entry.requests = (NEVER, {"r1": Known(asked.region, 5, "r0", 1, msgspec.json.encode(asked))})
+    entry.pending_ = [PendingRow(1_000, "m:0:1", event_encoder(Riders(to))(asked), None, True)]
+    Rekeying(to)({"Dispatcher": {}, "Gate": {}, "Riders": {("ann",): entry}})
+    known = entry.requests[1]["r1"]
+    said = [msgspec.json.decode(known.asked, type=RideRequest)]
+    said += [event_decoder(Riders(to))(row.raw) for row in entry.pending_]
+    assert [known.region, *(event.region for event in said)] == [FINE.of_zone(asked.zone)] * 3
+
+
+def test_word_from_a_region_of_before_leaves_a_request_where_it_is() -> None:
+    """It was said before the regions changed, and is read after."""
+    to = config(FINE, everywhere=True)
+    booked = request("r1", 1.0, ahead=7_200.0)
+    booked.region = FINE.of_zone(booked.zone)
+    at = booked.event_time_ms
+    begun = Handover(
+        "h1", "", "old", "old", "standard", LAT, LON, 0, at + 1_000, 0, 0, 0, "r1", rider_id=booked.rider_id
+    )
+    other = msgspec.structs.replace(
+        booked, request_id="r2", event_time_ms=at + 2_000, pickup_at_ms=at + 2_000
+    )
+    driver = TestDriver(Riders(to))
+    driver.send_batch([("ann", event.event_time_ms, event) for event in (booked, begun, other)])
+    driver.advance_watermark(at + 3_000)
+    assert [(asked.request_id, asked.other) for asked in driver.values()] == [("r1", ""), ("r2", "")]
+
+
+def test_a_booking_that_waits_for_a_ride_that_has_just_ended_hears_of_it() -> None:
+    """The ride has ended in its region; word of it is read after the regions have changed."""
+    to = config(FINE, everywhere=True)
+    booked = request("r2", 1.0, ahead=7_200.0)
+    at = booked.event_time_ms
+    layout = EntryLayout(kept_states(Riders()))
+    entry = layout.new()
+    waiting = Known("old", booked.pickup_at_ms, "r1", 1, msgspec.json.encode(booked))
+    entry.requests = (NEVER, {"r1": Known("older", at - 1, "", 0, b""), "r2": waiting})
+    Rekeying(to)({"Dispatcher": {}, "Gate": {}, "Riders": {("ann",): entry}})
+    over = Handover(
+        "h1", "", "older", "older", "standard", LAT, LON, 0, at, 0, 0, 0, "r1", rider_id="ann", is_over=True
+    )
+    host = MemoryHost(Riders(to))
+    ((text, entry),) = scattered(layout, {("ann",): entry})
+    host.store.open(text).entry = entry
+    host.store.commit(host.watermark)
+    said = host.run_batch([("ann", at, over)]) + host.drain()
+    assert [json.loads(e.payload).get("marks") for e in said if e.output == "main"][:1] == [2]
+    assert json.loads(said[0].payload)["region"] == FINE.of_zone(booked.zone)

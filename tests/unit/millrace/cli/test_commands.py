@@ -133,6 +133,11 @@ def test_the_page_of_commands_is_as_they_are() -> None:
         ("demo iot --duration 60", "a number alone is milliseconds"),
         ("commands --check", "--write"),
         ("lint-state nosuch:Thing", "nosuch"),
+        ("rescale iot --rekey", "the keys of iot do not hang on its settings"),
+        ("rescale ridesharing --rekey --reseal", "--rekey changes the keys alone"),
+        ("rescale ridesharing --reseal -s surge.on=true", "are for --rekey"),
+        ("rescale ridesharing --rekey -s dispatch.region_resolution=16", "less than or equal to"),
+        ("rescale ridesharing --rekey -s storage.root=nosuch", "nosuch"),
         ("lint-state fraud --json=x", "--format"),
     ],
 )

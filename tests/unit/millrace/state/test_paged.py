@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import os
 import random
+import zlib
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,6 +20,7 @@ from millrace.host.runner import Runner
 from millrace.process import kept_states
 from millrace.state.backend import CommitMetrics
 from millrace.state.evolution import state_differences
+from millrace.state.handles import hash_of
 from millrace.state.layout import EntryLayout
 from millrace.state.paged import PART_ITEMS, owner_of, part_text
 from millrace.state.pages import PagedStore
@@ -340,6 +343,16 @@ def test_every_entry_stands_at_one_place_whatever_the_map_holds(seed: int) -> No
         assert sorted(item for text in found for item in ast.literal_eval(text)) == sorted(there.items())
 
 
+class Kind(str, Enum):  # noqa: UP042  (its text is not its value)
+    NEAR = "near"
+    FAR = "far"
+
+
+@pytest.mark.parametrize("key", [*Kind, "near", 7, ("a", 1), 2**70])
+def test_an_item_stands_where_earlier_versions_put_it(key: object) -> None:
+    assert hash_of(key) == zlib.crc32(f"{key}".encode())
+
+
 @pytest.mark.parametrize(("place", "of"), [(0, 0), (0, 3), (4, 4), (-1, 2)])
 def test_places_are_a_power_of_two_counted_from_nothing(place: int, of: int) -> None:
     driver = TestDriver(Sliced())
@@ -480,3 +493,25 @@ def test_items_that_are_read_live_on_where_a_read_renews_them(how: str) -> None:
     for hour in range(100, 102):
         driver.send_batch([("other", hour * 3_600_000, "")])
     assert driver.is_empty()
+
+
+class Two(KeyedProcess[Do, str]):
+    """Writes to two maps, one of which may not be kept."""
+
+    order = arrival(commutes=True)
+    first = map_state(str, int, paged=True)
+    second = map_state(str, int, paged=True)
+
+    def process(self, event: Do, ctx: Context) -> None:
+        self.first.put(event.key, event.value)
+        self.second.put(event.key, "no number" if event.what == "wrong" else 1)  # type: ignore[arg-type]
+        ctx.emit(f"{sorted(self.first.items())}")
+
+
+def test_of_an_event_that_leaves_what_cannot_be_kept_nothing_is_kept_in_any_part() -> None:
+    driver = TestDriver(Two())
+    driver.send_batch([("k", 1, Do("put", "a", 1))])
+    driver.send_batch([("k", 2, Do("wrong", "b", 2))])
+    driver.send_batch([("k", 3, Do("put", "c", 3))])
+    assert len(driver.values("dead_letters")) == 1
+    assert driver.values() == ["[('a', 1)]", "[('a', 1), ('c', 3)]"]
