@@ -56,9 +56,25 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing matching: what is to hold later outlives the last word",
         f"{_APP}/state/pairs.py",
-        " if one[0] < from_ms]",
-        "]",
+        "    stands = (*left, (from_ms, said.stands))\n",
+        "    stands = tuple(sorted((*before, (from_ms, said.stands))))\n",
         "the last word holds",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: what was taken back takes room for good",
+        f"{_APP}/state/pairs.py",
+        "        kept.remove(name)\n    return len",
+        "        kept.get(name)\n    return len",
+        "pairs who are nothing to each other take no room",
+        _CLASSES,
+    ),
+    Mutant(
+        "ridesharing matching: what is late goes by what was said before",
+        f"{_APP}/state/pairs.py",
+        "max(said.from_ms, watermark, 0)",
+        "max(said.from_ms, watermark + 1, 0)",
+        "what is said of a pair holds from when it is read",
         _CLASSES,
     ),
     Mutant(

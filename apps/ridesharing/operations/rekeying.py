@@ -28,8 +28,10 @@ from millrace_apps.ridesharing.contracts.events import (
     Position,
     RideRequest,
 )
+from millrace_apps.ridesharing.processes.acceptance import AcceptanceConfig, Tally
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.geo import DEMAND_RESOLUTION
+from millrace_apps.ridesharing.processes.income import Idle, IncomeConfig
 from millrace_apps.ridesharing.processes.regions import zone_name
 from millrace_apps.ridesharing.processes.riders import Riders
 from millrace_apps.ridesharing.settings import RidesharingSettings
@@ -39,8 +41,6 @@ from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due
 
 #: Tables of arrival times: of regions that become one, that of the one that has learned most stays.
 _LEARNED: Final = ("took", "took_late", "paces", "widths")
-#: What is kept by driver: of regions that become one all of it stays.
-_OF_DRIVERS: Final = ("answered", "idled")
 #: Deadlines that hang on a ride.
 _OF_RIDES: Final = frozenset({Due.BOOKED, Due.OFFER, Due.APPROACH, Due.NO_SHOW, Due.TRIP, Due.GIVE_UP})
 
@@ -63,6 +63,8 @@ class Rekeying:
 
     def __init__(self, config: DispatchConfig) -> None:
         self._config, self._regions = config, config.regions
+        self._answers = config.acceptance or AcceptanceConfig()
+        self._income = config.income or IncomeConfig(worth_ms=0)
         process = Dispatcher(config)
         self._layout = EntryLayout(kept_states(process))
         self._decode, self._encode = event_decoder(process), event_encoder(process)
@@ -95,7 +97,7 @@ class Rekeying:
         self._owners = self._rename_owners(entries.get("Gate", {}))
         self._rename_requests(entries.get("Riders", {}))
         made: dict[str, Book] = {}
-        heirs = {region: self._heirs(book) for region, book in books.items()}
+        heirs = {region: self._heirs(book, before[region]) for region, book in books.items()}
         horizon = max((book.head.horizon_ms for book in books.values()), default=0)
         for region, book in sorted(books.items()):
             for heir in heirs[region]:
@@ -123,7 +125,7 @@ class Rekeying:
     def _of_car(self, car: Car) -> str:
         return self._rides.get(car.request_id) or self._regions.of_place(car.lat, car.lon)
 
-    def _heirs(self, book: Book) -> list[str]:
+    def _heirs(self, book: Book, entry: Any) -> list[str]:
         """Return the new regions that get something of an old one: one at least."""
         found = {self._rides[name] for name, _ in book.rides.items()}
         found |= {self._drivers[driver_id] for driver_id, _ in book.cars.items()}
@@ -132,6 +134,10 @@ class Rekeying:
         known = [who for shelf in (book.off_line, book.said, book.departed) for who, _ in shelf.items()]
         known += [*book.blocked, *(about[2:] for about, _ in book.ordered.items() if about.startswith("d:"))]
         found |= {self._owners[who] for who in known if who in self._owners}
+        if not found:  # what it has learned goes where its drivers are now
+            names = {_driver_of(about) for about in entry.answered} | set(entry.idled)
+            owners = self._owners | self._drivers
+            found = {owners[name] for name in names if name in owners}
         return sorted(found) or [self._regions.of_place(0.0, 0.0)]  # it remembers what has been, and no place
 
     def _of_cell(self, cell: int) -> str:
@@ -265,9 +271,6 @@ class Rekeying:
                 for name in _LEARNED:
                     if getattr(old, name):
                         setattr(new, name, dict(getattr(old, name)))
-                for name in _OF_DRIVERS:
-                    if getattr(old, name):
-                        setattr(new, name, {**(getattr(new, name) or {}), **getattr(old, name)})
                 new.told = max(new.told or (0, ""), old.told or (0, ""), key=lambda kept: kept[1])
                 if new.told == (0, ""):
                     new.told = None
@@ -278,10 +281,32 @@ class Rekeying:
             for name, way in old.ways.items():
                 if name in self._rides:
                     after[self._rides[name]].ways[name] = way
+        for region, old in sorted(before.items()):
+            self._add_up(old, {heir: after[heir] for heir in heirs[region]})
         for entry in after.values():
             book = Book(head=entry.head)
             if book.next_ms < NEVER:
                 entry.timers_.append(TimerRecord(book.next_ms, "due"))
+
+    def _add_up(self, old: Any, to: dict[str, Any]) -> None:
+        """Add what drivers have answered, and how long they were idle, to what their new regions know of it.
+
+        A driver's goes with the driver, what is known of the fleet goes to all.
+        """
+        for about, (expires, tally) in old.answered.items():
+            for new in self._of_known(_driver_of(about), to):
+                known = new.answered.get(about, (0, Tally()))
+                added = tally.joined(known[1], self._answers.half_life_ms)
+                new.answered[about] = (max(expires, known[0]), added)
+        for driver_id, (expires, idle) in old.idled.items():
+            for new in self._of_known(driver_id, to):
+                known = new.idled.get(driver_id, (0, Idle()))
+                added = idle.joined(known[1], self._income.half_life_ms)
+                new.idled[driver_id] = (max(expires, known[0]), added)
+
+    def _of_known(self, driver_id: str, to: dict[str, Any]) -> Iterable[Any]:
+        owner = self._drivers.get(driver_id) or self._owners.get(driver_id, "")
+        return [to[owner]] if owner in to else to.values()
 
     def _let_wait(self, row: PendingRow, after: dict[str, Any], heir: str) -> None:
         """Let a row wait in the region that it is for now; a neighbour's wish is asked for again."""
@@ -333,6 +358,12 @@ def _book_of(entry: Any, ttl_ms: int) -> Book:
     kept = (entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far)
     cars, rides, closed, riders, notes, far = map(InMemory, kept)
     return Book(cars, rides, closed, riders, notes, far, entry.head)
+
+
+def _driver_of(about: str) -> str:
+    """Return whose tally it is; nothing: it is the fleet's."""
+    kind, colon, name = about.partition(":")
+    return name if colon and kind == "d" else ""
 
 
 def _deadlines(book: Book) -> Iterator[Deadline]:

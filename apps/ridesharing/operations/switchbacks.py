@@ -17,7 +17,8 @@ def compare_trips(
     """Compare the arms of an experiment by the waits of riders and by the share of those who were picked up.
 
     A request belongs to the block in which a driver was first searched for. What has not ended is not
-    counted, nor is who was refused or called the ride off.
+    counted, nor is who was refused or called the ride off. A trip that was completed though nobody said
+    that it had begun was served; how long its rider has waited is not known.
 
     Args:
         plan: The experiment.
@@ -42,8 +43,9 @@ def compare_trips(
     for name, (at, region) in sorted(began.items()):
         if name in waited:
             waits.append(Observation(region, at, waited[name]))
-        if name in waited or ended.get(name) in ("no_drivers_available", "lost"):
-            served.append(Observation(region, at, float(name in waited)))
+        was_served = name in waited or ended.get(name) == "completed"
+        if was_served or ended.get(name) in ("no_drivers_available", "lost"):
+            served.append(Observation(region, at, float(was_served)))
     broken = {
         (row["region"], plan.block(row["window_end_ms"] - 1))
         for row in windows

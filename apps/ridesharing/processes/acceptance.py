@@ -72,6 +72,16 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, gc=False):
         kept = self.faded(now_ms, half_life_ms)
         return Tally(kept.yes + yes, kept.of + of, max(now_ms, kept.at_ms))
 
+    def joined(self, other: Tally, half_life_ms: int) -> Tally:
+        """Return both together, as of the later one.
+
+        >>> Tally(1.0, 2.0, 10).joined(Tally(1.0, 1.0, 0), 10)
+        Tally(yes=1.5, of=2.5, at_ms=10)
+        """
+        at_ms = max(self.at_ms, other.at_ms)
+        one, two = self.faded(at_ms, half_life_ms), other.faded(at_ms, half_life_ms)
+        return Tally(one.yes + two.yes, one.of + two.of, at_ms)
+
 
 class Tallies(Protocol):
     """Tallies by name: a map state."""

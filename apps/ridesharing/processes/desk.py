@@ -304,7 +304,8 @@ class Desk:
     def assign(self, ride: Ride, driver_id: str, metres: float) -> None:
         """Give a ride to a driver by hand, with no offer before."""
         self._commit(ride, driver_id, metres, "manual")
-        self._note(f"d:{driver_id}", "open", ride)
+        apart = driver_id in self.named(ride.rider_id).blocked
+        self._note(f"d:{driver_id}", "open", ride, apart=apart)
         self._accepted(ride, "assigned by hand")
 
     def accept(self, ride: Ride) -> None:

@@ -80,7 +80,7 @@ from millrace_apps.ridesharing.processes.reconcile import (
     start_trip,
 )
 from millrace_apps.ridesharing.processes.riders import Asked
-from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, switch_of, tell_switches
+from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, by_time, switch_of, tell_switches
 from millrace_apps.ridesharing.processes.window import (
     close_window,
     free_by_cell,
@@ -259,7 +259,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             close_window(desk, self.policies.view(_latest_first), self.decide, named)
             after = now
         if timer.name not in (_ARRIVALS, _DUE) and (
-            newest := tell_switches(desk, self.switches.items(), self.told.value)
+            newest := tell_switches(desk, self.switches.view(by_time), self.told.value)
         ):
             self.told.value = newest
         self._settle(book, ctx, after)

@@ -53,6 +53,15 @@ class Idle(msgspec.Struct, frozen=True, array_like=True, gc=False):
         passed = max(0, now_ms - self.at_ms)
         return float(self.total_ms * 0.5 ** (passed / half_life_ms))
 
+    def joined(self, other: Idle, half_life_ms: int) -> Idle:
+        """Return both together, as of the later one.
+
+        >>> Idle(8.0, 10).joined(Idle(4.0, 0), 10)
+        Idle(total_ms=10.0, at_ms=10)
+        """
+        at_ms = max(self.at_ms, other.at_ms)
+        return Idle(self.until(at_ms, half_life_ms) + other.until(at_ms, half_life_ms), at_ms)
+
 
 class Idles(Protocol):
     """Idle times by driver: a map state."""

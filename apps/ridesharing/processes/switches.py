@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPolicy, SetSurgeCap
 from millrace_apps.ridesharing.contracts.records import Operation
+from millrace_apps.ridesharing.state.pairs import MOST_PAIRS
 
 if TYPE_CHECKING:
     from millrace_apps.ridesharing.processes.desk import Desk
 
-#: So many are remembered, the newest.
-_MOST: Final = 200
+#: So many are remembered: as many as there are pairs, whoever brings all of them at once, and some more.
+_MOST: Final = MOST_PAIRS + 200
+#: Digits of the time that names begin with.
+_DIGITS: Final = 20
 #: What holds from longer ago is not told any more, ms.
 TELL_MS: Final = 7 * 86_400_000
 
@@ -66,24 +72,35 @@ def switch_of(control: Control, watermark: int, kept: Any, refused: str = "") ->
     from_ms = max(control.from_ms, watermark + 1, 0)
     about: Any = control.command_id, action, value, control.operator, control.reason, from_ms
     besides: Any = driver_id, refused
-    kept.put(f"{from_ms:020d} {control.command_id}", Switch(*about, *besides))
-    for name in sorted(name for name, _ in kept.items())[:-_MOST]:
-        kept.remove(name)
+    kept.put(f"{from_ms:0{_DIGITS}d} {control.command_id}", Switch(*about, *besides))
+    if len(kept) > _MOST:
+        names = [name for name, _ in kept.items()]
+        # What has come into force is forgotten first, the oldest of it; else what holds last.
+        in_force = [name for name in names if int(name[:_DIGITS]) <= watermark]
+        kept.remove(min(in_force) if in_force else max(names))
 
 
-def tell_switches(desk: Desk, kept: Iterable[tuple[str, Switch]], told: str) -> str:
+def by_time(entries: Iterable[tuple[str, Switch]]) -> list[tuple[str, Switch]]:
+    """Return what is kept by when it comes into force."""
+    return sorted(entries, key=itemgetter(0))
+
+
+def tell_switches(desk: Desk, kept: Sequence[tuple[str, Switch]], told: str) -> str:
     """Tell what has come into force in a region since it was last told, each once; return the newest of it.
 
     A region that was empty for so long that it has forgotten what it told tells nothing of that time.
 
     Args:
         desk: The region's desk.
-        kept: Name → switch.
+        kept: Name → switch, by time.
         told: The newest that has been told, by its name.
     """
     newest = ""
-    for name, switch in sorted(kept):
-        if name > told and desk.now - TELL_MS < switch.from_ms <= desk.now:
+    first = bisect_right(kept, max(told, f"{max(desk.now - TELL_MS, 0):0{_DIGITS}d}~"), key=itemgetter(0))
+    for name, switch in islice(kept, first, None):
+        if switch.from_ms > desk.now:
+            break
+        if desk.now - TELL_MS < switch.from_ms:
             has_prices = desk.config.free_ms > 0
             refused = switch.refused
             if switch.action == "surge_cap" and not has_prices:

@@ -53,13 +53,14 @@ def keep_pair(said: SetPair, watermark: int, kept: Any) -> str:
 
     Args:
         said: What is said.
-        watermark: How far the region is, UTC ms: nothing holds from before.
+        watermark: How far the region is, UTC ms: nothing holds from before. What comes late is handled as of
+            then, so that what is said holds from then on, and not from the moment after it.
         kept: Name → pair, which is written to: broadcast state.
     """
     # Of one length and one form, whatever names contain.
     name = msgspec.json.encode([said.rider_id, said.driver_id]).decode()
     known = kept.get(name)
-    from_ms = max(said.from_ms, watermark + 1, 0)
+    from_ms = max(said.from_ms, watermark, 0)
     before = () if known is None else known.stands
     # What is over is forgotten, but for the last of it, which holds until then.
     over = [n for n, (at, _) in enumerate(before) if at <= watermark]
@@ -67,11 +68,25 @@ def keep_pair(said: SetPair, watermark: int, kept: Any) -> str:
     stands = (*left, (from_ms, said.stands))
     if all(kind == "none" for _, kind in stands):
         kept.remove(name)
-    elif known is None and sum(1 for _ in kept.items()) >= MOST_PAIRS:
+    elif known is None and not _has_room(kept, watermark):
         return f"{MOST_PAIRS:,} pairs are kept already"
     else:
         kept.put(name, Pair(said.rider_id, said.driver_id, stands))
     return ""
+
+
+def _has_room(kept: Any, watermark: int) -> bool:
+    """Return whether a pair more can be kept, once those are forgotten who are nothing to each other now."""
+    if len(kept) < MOST_PAIRS:  # to look through all of them takes much longer
+        return True
+    over = [
+        name
+        for name, pair in kept.items()
+        if pair.stands[-1][0] <= watermark and pair.stands[-1][1] == "none"
+    ]
+    for name in over:
+        kept.remove(name)
+    return len(kept) < MOST_PAIRS
 
 
 def by_rider(entries: Iterable[tuple[str, Pair]]) -> Known:

@@ -156,7 +156,7 @@ def compare_blocks(
         observations: What came of what began, in any order.
         confidence: How sure the interval is.
         broken: Units and numbers of blocks in which another arm held: they and the blocks beside them in
-            their pair say nothing.
+            their pair say nothing, of the arms neither.
 
     Example:
         >>> plan = Switchback("matching", ("fifo", "optimal"), 100)
@@ -166,7 +166,8 @@ def compare_blocks(
         >>> found.pairs, round(found.difference), found.is_decided
         (20, -2, True)
     """
-    away, guarded = set(broken), 0
+    said = set(broken)
+    away, guarded = said | {(unit, block ^ 1) for unit, block in said}, 0
     values: dict[tuple[str, int], list[float]] = {}
     for one in observations:
         place = (one.unit, plan.block(one.at_ms))
@@ -200,7 +201,7 @@ def compare_blocks(
         None if half is None or difference is None else difference - half,
         None if half is None or difference is None else difference + half,
         guarded,
-        len(away),
+        len(said),
     )
 
 

@@ -454,3 +454,16 @@ def test_turns_are_compared_from_the_tables(tmp_path: Path) -> None:
     report = msgspec.json.decode(out.read_bytes())
     assert report["wait_s"] == compare_trips(plan, done.records["trips"])["wait_s"]
     assert report["wait_s"]["guarded"] > 0
+
+
+def test_who_was_brought_though_nobody_said_that_the_trip_began_was_served() -> None:
+    plan = Switchback("m", ("fifo", "optimal"), 1_000)
+    rows = list[dict[str, Any]]()
+    for n in range(400):
+        ended = ("completed", "no_drivers_available", "rider_cancelled")[n % 3]
+        of: dict[str, Any] = {"request_id": f"r{n}", "region": "all", "wait_ms": -1}
+        rows += [{**of, "state": "processing", "at_ms": n * 50}, {**of, "state": ended, "at_ms": n * 50 + 5}]
+    found = compare_trips(plan, rows)
+    assert {of["mean"] for of in found["served_share"]["arms"].values()} != {0.0}
+    assert sum(of["observations"] for of in found["served_share"]["arms"].values()) == 267
+    assert found["wait_s"]["pairs"] == 0

@@ -14,6 +14,7 @@ from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPolicy
 from millrace_apps.ridesharing.evaluation.replay import Faults
+from millrace_apps.ridesharing.processes.desk import Desk
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.matching import (
@@ -27,13 +28,17 @@ from millrace_apps.ridesharing.processes.matching import (
     problem,
 )
 from millrace_apps.ridesharing.processes.regions import Regions
+from millrace_apps.ridesharing.processes.switches import Switch, switch_of
 from millrace_apps.ridesharing.settings import RidesharingSettings
+from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.entries import Car, Head, Ride
 from millrace_apps.ridesharing.state.pairs import MOST_PAIRS, Pair, by_rider, keep_pair, named, stands
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     LAT,
     LON,
     REGION,
+    ZONE,
     answer,
     bring,
     command,
@@ -221,6 +226,78 @@ def test_more_pairs_than_are_kept_are_refused_and_the_trail_says_so() -> None:
     assert keep_pair(pair("none", "d7"), 9, kept) == ""
 
 
+def test_pairs_who_are_nothing_to_each_other_any_more_take_no_room() -> None:
+    class Kept(dict[str, Any]):
+        put, remove = dict.__setitem__, dict.pop
+
+    kept = Kept()
+    for n in range(MOST_PAIRS):
+        assert keep_pair(pair("block", f"d{n}"), 10, kept) == ""
+    for n in range(1, MOST_PAIRS):
+        assert keep_pair(pair("none", f"d{n}"), 20, kept) == ""
+    keep_pair(msgspec.structs.replace(pair("none", "d0"), from_ms=90), 20, kept)
+    assert keep_pair(pair("block", "another"), 80, kept) == ""
+    assert {(one.driver_id, one.stands[-1][1]) for one in kept.values()} == {
+        ("d0", "none"),
+        ("another", "block"),
+    }
+
+
+def test_what_is_late_is_handled_after_what_was_said_of_a_pair_before_it() -> None:
+    driver = dispatcher()
+    bring(driver, position("d1", 0, 0.1), request("r1", 2), until=3)
+    driver.broadcast(pair("block", "d1"))
+    driver.send(REGION, command("assign", 2.5, request_id="r1", driver_id="d1"), at=ms(2.5))
+    driver.advance_watermark(ms(30))
+    assert [o.detail for o in driver.values("operations") if o.action == "assign"] == [
+        "the rider and the driver are not to meet"
+    ]
+    assert offered(driver) == []
+
+
+def test_the_journal_says_who_is_never_to_meet_of_a_ride_given_by_hand_too() -> None:
+    """The auditor is to see it where the dispatcher does not."""
+    said: list[tuple[str, Any]] = []
+    book = Book(head=Head())
+    car = Car(LAT, LON, ms(0), 0, True, ms(0))
+    known = {"ann": {"d1": ((0, "block"),)}}
+    desk = Desk(book, CONFIG, REGION, ms(1), lambda *one: said.append(one), pairs=known)  # type: ignore[arg-type]
+    desk.take_in("d1", car)
+    desk.open_ride(Ride("r1", "ann", "standard", ZONE, LAT, LON, ms(1), ms(1)))
+    desk.assign(book.rides["r1"], "d1", 0.0)
+    assert [one.apart for name, one in said if name == "main" and one.step == "open"] == [True]
+
+
+def test_the_trail_has_every_pair_of_many_that_come_at_once_and_what_came_before_them() -> None:
+    driver = dispatcher()
+    bring(driver, position("d1", 0, 0.1))
+    later = [SetPair(f"r{n}", "d9", "block", f"later{n}", "ann", "test", ms(9_000)) for n in range(300)]
+    now = [SetPair(f"r{n}", "d8", "block", f"now{n}", "ann", "test") for n in range(300)]
+    driver.broadcast(*later, SetPolicy("fifo", 0, "c1", "ann", "a test"), *now)
+    bring(driver, request("r1", 2), until=60)
+    told = [o.command_id for o in driver.values("operations")]
+    assert sorted(told) == sorted(["c1", *(one.command_id for one in now)])
+
+
+def test_of_too_many_switches_those_are_forgotten_that_have_been_in_force_longest() -> None:
+    class Kept(dict[str, Any]):
+        put, remove = dict.__setitem__, dict.pop
+
+    kept = Kept()
+    for n in range(MOST_PAIRS + 200):
+        kept.put(f"{n:020d} c{n}", Switch(f"c{n}", "policy", "fifo", "ann", "", n))
+    switch_of(SetPolicy("fifo", 7_000, "later", "ann", ""), 50, kept)
+    assert len(kept) == MOST_PAIRS + 200
+    assert not any(one.command_id == "c0" for one in kept.values())
+    for name in [name for name in kept if int(name[:20]) <= 50]:
+        kept.remove(name)
+    for n in range(60):
+        switch_of(SetPolicy("fifo", 0, f"now{n}", "ann", ""), 50, kept)
+    assert len(kept) == MOST_PAIRS + 200
+    assert not any(one.command_id == "later" for one in kept.values())
+    assert sum(one.command_id.startswith("now") for one in kept.values()) == 60
+
+
 def test_what_is_said_of_a_pair_last_holds_from_its_time_on_whatever_was_said_before() -> None:
     """Against the whole history, looked through anew at every moment."""
 
@@ -239,8 +316,8 @@ def test_what_is_said_of_a_pair_last_holds_from_its_time_on_whatever_was_said_be
             kind: Any = draws.choice(["block", "favourite", "none"])
             begins = draws.choice([0, watermark + draws.randrange(12)])
             keep_pair(SetPair("ann", "d1", kind, f"c{n}", "bob", "test", begins), watermark, kept)
-            said.append((max(begins, watermark + 1), kind))
-            for now in range(watermark + 1, watermark + 20):
+            said.append((max(begins, watermark), kind))
+            for now in range(watermark, watermark + 20):
                 # The last word whose time has come, of those that no later word of an earlier time undoes.
                 holds = "none"
                 for place in range(len(said) - 1, -1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections import Counter
 from typing import Any
 
@@ -23,8 +24,10 @@ from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import DriverStatus, Event, Handover, Position, RideRequest
 from millrace_apps.ridesharing.evaluation.replay import Chain, Faults, memory_chain
 from millrace_apps.ridesharing.operations.rekeying import CannotBeRekeyed, Rekeying
+from millrace_apps.ridesharing.processes.acceptance import Acceptance, AcceptanceConfig, Tally
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.gate import Gate, Track
+from millrace_apps.ridesharing.processes.income import Idle
 from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.processes.riders import Known, Riders
@@ -377,3 +380,60 @@ def test_a_booking_that_waits_for_a_ride_that_has_just_ended_hears_of_it() -> No
     said = host.run_batch([("ann", at, over)]) + host.drain()
     assert [json.loads(e.payload).get("marks") for e in said if e.output == "main"][:1] == [2]
     assert json.loads(said[0].payload)["region"] == FINE.of_zone(booked.zone)
+
+
+def test_what_drivers_have_answered_is_added_up_and_goes_with_them() -> None:
+    """Of random regions that become one, and of one that becomes many, against sums over all answers."""
+    for seed in range(int(os.environ.get("MILLRACE_CASES", "60"))):
+        draws = random.Random(seed)
+        layout, answers, to = EntryLayout(kept_states(Dispatcher())), AcceptanceConfig(), config(ONE)
+        entries: dict[str, Entries] = {"Dispatcher": {}, "Gate": {}}
+        heard = list[tuple[str, bool, int]]()
+        for region in draws.sample(["a", "b", "c"], 3):
+            entry, kept = layout.new(), Tallied()
+            for at in sorted(draws.randrange(10**9) for _ in range(draws.randrange(6))):
+                heard.append((f"d{draws.randrange(3)}", draws.random() < 0.5, at))
+                Acceptance(kept, answers, at).hear(heard[-1][0], 400.0, yes=heard[-1][1])
+                kept_idle = entry.idled.get("d0", (0, Idle()))[1]
+                entry.idled["d0"] = (at, Idle(kept_idle.until(at, 4 * 3_600_000) + 1_000, at))
+            entry.answered = {name: (tally.at_ms, tally) for name, tally in kept.items()}
+            entries["Dispatcher"][region,] = entry
+        Rekeying(to)(entries)
+        (entry,) = entries["Dispatcher"].values()
+        now = 10**9
+        for about in ["all", "m:0", "d:d0", "d:d1", "d:d2"]:
+            of = [one for one in heard if about[:2] != "d:" or one[0] == about[2:]]
+            known = entry.answered.get(about, (0, Tally()))[1].faded(now, answers.half_life_ms)
+            yes = sum(said * 0.5 ** ((now - at) / answers.half_life_ms) for _, said, at in of)
+            assert known.yes == pytest.approx(yes)
+        idle = sum(1_000 * 0.5 ** ((now - at) / (4 * 3_600_000)) for _, _, at in heard)
+        assert entry.idled.get("d0", (0, Idle()))[1].until(now, 4 * 3_600_000) == pytest.approx(idle)
+
+
+class Tallied(dict[str, Tally]):
+    def put(self, key: str, value: Tally) -> None:
+        self[key] = value
+
+
+def test_what_is_known_of_a_driver_goes_where_the_driver_is_and_of_the_fleet_to_all() -> None:
+    ride = Ride("r1", "ann", "standard", ZONE, LAT, LON, 0, 0, "accepted", driver_id="d1")
+    entries: dict[str, Entries] = {"Dispatcher": a_region(ride), "Gate": {}}
+    entry = entries["Dispatcher"][("all",)]
+    entry.cars["d2"] = Car(LAT + 0.2, LON, 0, 0, True, 0)
+    entry.head.sizes["cars"] = 2
+    entry.answered = {name: (9, Tally(1.0, 2.0, 5)) for name in ("all", "d:d1", "d:d2")}
+    entry.idled = {name: (9, Idle(7.0, 5)) for name in ("d1", "d2")}
+    Rekeying(config(FINE))(entries)
+    after = {key[0]: (set(e.answered), set(e.idled)) for key, e in entries["Dispatcher"].items()}
+    far_north = str(h3.latlng_to_cell(LAT + 0.2, LON, 7))
+    assert after == {ZONE: ({"all", "d:d1"}, {"d1"}), far_north: ({"all", "d:d2"}, {"d2"})}
+
+
+def test_what_a_region_without_cars_has_learned_goes_where_its_drivers_are_now() -> None:
+    ride = Ride("r1", "ann", "standard", ZONE, LAT, LON, 0, 0, "accepted", driver_id="d1")
+    entries: dict[str, Entries] = {"Dispatcher": a_region(ride), "Gate": {}}
+    empty = EntryLayout(kept_states(Dispatcher())).new()
+    empty.answered = {"all": (9, Tally(1.0, 2.0, 5)), "d:d1": (9, Tally(1.0, 2.0, 5))}
+    entries["Dispatcher"][("north",)] = empty
+    Rekeying(config(FINE))(entries)
+    assert {key: set(e.answered) for key, e in entries["Dispatcher"].items()} == {(ZONE,): {"all", "d:d1"}}

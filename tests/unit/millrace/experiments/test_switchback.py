@@ -138,3 +138,11 @@ def test_what_the_block_before_has_left_is_not_judged() -> None:
 
     assert seen(0) < 9.0
     assert seen(25) == pytest.approx(10.0)
+
+
+def test_of_a_pair_with_a_broken_block_neither_counts_for_an_arm() -> None:
+    plan = Switchback("m", ("a", "b"), 100)
+    seen = [Observation("x", block * 100 + 50, 1e6 if block in (4, 5) else 1.0) for block in range(12)]
+    found = compare_blocks(plan, seen, broken=[("x", 4)])
+    assert {(one.blocks, one.observations, one.mean) for one in found.arms.values()} == {(5, 5, 1.0)}
+    assert (found.pairs, found.broken) == (5, 1)
