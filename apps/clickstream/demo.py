@@ -133,6 +133,7 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
             rules=run.settings.offer_rules(),
             holdout=run.settings.offers.control,
             merges_caps=run.settings.offers.merge_caps,
+            listening=True,
         ),
         *check_recommendations(
             rows("recommendations"),
@@ -162,7 +163,8 @@ def checks(run: DemoRun, ledger: ReadLedger, offer_ids: set[str]) -> list[Check]
     ]
 
 
-#: What few do: are offered something above a cap, buy because of an offer, or are slow and no people.
+#: What few do: are offered something above a cap, buy because of an offer, read lists, or are slow and no
+#: people. Where the app is slower than the shoppers, none of them hears anything.
 SELDOM: Final = frozenset(
     {
         "offers above caps and cool-downs",
@@ -171,6 +173,11 @@ SELDOM: Final = frozenset(
         "purchases by who was shown nothing",
         "purchases that offers brought about",
         "slow bots",
+        "offers that shoppers have heard of",
+        "clicks that shoppers made on lists",
+        "click-through of lists that were read",
+        "clicks that recommending adds: discover",
+        "clicks that recommending adds: resume",
     }
 )
 

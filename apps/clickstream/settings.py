@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Self
@@ -237,6 +238,15 @@ class ClickstreamSettings(AppSettings):
     orders: OrderSettings = OrderSettings()
     recommend: RecommendSettings = RecommendSettings()
     cart_timeout: Duration = Field(default=timedelta(minutes=30), description="a cart idle longer is left")
+
+    @field_validator("funnels")
+    @classmethod
+    def _named_once(cls, value: tuple[FunnelSettings, ...]) -> tuple[FunnelSettings, ...]:
+        # Rows and what is kept are by name: of two with one name each would write over the other's.
+        for (name, of), number in Counter((one.name, one.of) for one in value).items():
+            if number > 1:
+                raise ValueError(f"two funnels of {of} are called '{name}': each needs a name of its own")
+        return value
 
     def visitor_rules(self) -> VisitorRules:
         """Return what the process of visitors is told."""

@@ -266,6 +266,7 @@ class Marked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="bro
         marks: Step → when it was done, UTC ms: all that was done there after ``since_ms``.
         since_ms: Of what was done up to here nothing else is said.
         revision: Of several tellings of a browser the highest holds.
+        forgotten: The browser is forgotten: its name is to be kept no more.
     """
 
     person: str
@@ -274,6 +275,7 @@ class Marked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="bro
     marks: dict[str, list[int]]
     since_ms: int
     revision: int
+    forgotten: bool = False
 
 
 class Absorbed(msgspec.Struct, frozen=True, gc=False, tag="browser-went"):

@@ -24,20 +24,25 @@ def check_answers(
     consents: Consents,
     *,
     until_ms: int,
+    listening: bool = False,
 ) -> list[Check]:
     """Compare offers and outcomes with what the shoppers know of them.
 
     Args:
         offers: The table ``offers``.
         outcomes: The table ``outcomes``.
-        heard: Truths of the offers that the shoppers have heard of; empty: nobody listens, nothing is told.
+        heard: Truths of the offers that the shoppers have heard of.
         orders: Truths of what was bought.
         logins: Which browsers were known to be whose.
         consents: What was allowed.
         until_ms: Up to when all outcomes have been told, UTC ms.
+        listening: Whether shoppers were to listen: where none has heard anything there is nothing to compare;
+            otherwise nothing is told then.
     """
     if not heard:
-        return []
+        names = ("offers that shoppers have heard of", "purchases by who was shown nothing",
+                 "purchases that offers brought about")  # fmt: skip
+        return [equal(name, 0, 0) for name in names if listening]
     last = min(until_ms, max(t.detail["due_ms"] for t in heard) - _ON_ITS_WAY_MS)
     made = {(o["offer_id"], o["arm"], o["cart_id"]) for o in offers if o["at_ms"] <= last}
     known = {(t.entity, t.detail["arm"], t.detail["cart_id"]) for t in heard if t.detail["due_ms"] <= last}

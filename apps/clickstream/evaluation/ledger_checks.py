@@ -47,6 +47,7 @@ def check_ledger(
     rules: Sequence[OfferRule] = DEFAULT_RULES,
     holdout: float = HOLDOUT,
     merges_caps: bool = False,
+    listening: bool = False,
 ) -> list[Check]:
     """Compare tables with a ledger.
 
@@ -61,6 +62,7 @@ def check_ledger(
         rules: Rules of offers that were in force.
         holdout: Share of the persons who are offered nothing by any of them.
         merges_caps: Whether caps hold over all browsers of a person.
+        listening: Whether shoppers were to listen to offers.
     """
     truths: dict[str, list[WorldTruth]] = defaultdict(list)
     for truth in ledger.truths:
@@ -105,6 +107,7 @@ def check_ledger(
             truths["identity"],
             consents,
             until_ms=end_ms,
+            listening=listening,
         ),
         *_boards(rows("boards"), truths, end_ms, erased),
         equal("repeats in dead letters", faults.get("duplicate", 0), letters["duplicate"]),

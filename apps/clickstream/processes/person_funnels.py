@@ -133,21 +133,29 @@ class KeptWays(msgspec.Struct, array_like=True, gc=False):
         if len(self.by) > MOST_BROWSERS:
             self._join()
 
-    def _join(self) -> None:
+    def forget_browser(self, visitor: str) -> None:
+        """Keep no name of a browser that is forgotten; what was done there long before stays."""
+        if visitor in self.by:
+            self._join(visitor)
+
+    def _join(self, visitor: str = "") -> None:
         named = [name for name in self.by if name]
-        oldest = min(
+        oldest = visitor or min(
             named, key=lambda name: (max((m[-1] for m in self.by[name][1].values()), default=0), name)
         )
         _, marks = self.by.pop(oldest)
+        if not marks:
+            return
         _, joined = self.by.get("", (0, {}))
         steps = {*marks, *joined}
         self.by[""] = (0, {s: sorted([*joined.get(s, ()), *marks.get(s, ())]) for s in steps})
 
     def forget_until(self, at_ms: int) -> None:
-        """Keep nothing of what was done up to a moment, UTC ms, and of the ways that are over."""
+        """Keep nothing of what was done up to a moment, UTC ms, and no ways over that began then."""
         self.after_ms = max(self.after_ms, at_ms)
-        self.over = {}
-        self._drop(self.after_ms)
+        # A withdrawal may be told of again, or very late: ways that began after it are not of it.
+        self.over = {name: over for name, over in self.over.items() if over.first_ms > at_ms}
+        self.drop(self.after_ms)
 
     def marks(self) -> dict[str, list[int]]:
         """Return the marks of all browsers."""
@@ -174,9 +182,10 @@ class KeptWays(msgspec.Struct, array_like=True, gc=False):
                     break
                 first = over.first_ms if over.number else way.begin_ms
                 over = self.over[funnel.name] = Over(over.number + 1, way.end_ms, first)
-        self._drop(min(needed))
+        self.drop(min(needed))
 
-    def _drop(self, until_ms: int) -> None:
+    def drop(self, until_ms: int) -> None:
+        """Drop the marks up to a moment, UTC ms."""
         if all(t > until_ms for _, marks in self.by.values() for times in marks.values() for t in times[:1]):
             return
         self.by = {

@@ -43,9 +43,17 @@ class PersonWays(KeyedProcess[ToPerson, ToOffers]):
             kept.after_ms = max(kept.after_ms, erased.at_ms)
         before = self._ways_of(kept, said, ctx)
         kept.take(event.visitor, event.revision, event.since_ms, event.marks)
+        kept.drop(kept.after_ms)  # a browser that has not heard of it yet still tells of what was before
+        if event.forgotten:
+            kept.forget_browser(event.visitor)
         self._write_ways(before, said, kept, ctx)
         kept.settle(self._funnels, ctx.watermark - self._unsettled_ms, _may_be_known(kept, said))
-        self._keep_ways(kept)
+        # Of what was written the revision is needed: what comes late is dated before it.
+        withdrawn = kept.after_ms > (KeptWays().after_ms if erased is None else erased.at_ms)
+        if kept.empty and not kept.revision and not withdrawn:
+            self.ways.clear()
+        else:
+            self.ways.value = kept
 
     def _standing(self, said: Register, ctx: Context) -> Ways:
         """Return the rows that stand."""
@@ -60,10 +68,9 @@ class PersonWays(KeyedProcess[ToPerson, ToOffers]):
         if not self._funnels or not event.bits & STITCH:
             return
         kept = self.ways.value or KeptWays()
-        if event.granted:
-            before = {name: row for name, row in before.items() if row is not None}
-        else:
+        if not event.granted:
             kept.forget_until(event.at_ms)
+        before = _changing(before, kept)
         self._write_ways(before, said, kept, ctx)
         self.ways.value = kept  # up to when nothing may be known is kept, too
 
@@ -73,14 +80,11 @@ class PersonWays(KeyedProcess[ToPerson, ToOffers]):
         if self._funnels and kept is not None:
             before = self._standing(said, ctx)
             kept.forget_until(at_ms)
-            self._write_ways(before, said, kept, ctx)
-            self._keep_ways(kept)
-
-    def _keep_ways(self, kept: KeptWays) -> None:
-        if kept.empty:
-            self.ways.clear()
-        else:
-            self.ways.value = kept
+            self._write_ways(_changing(before, kept), said, kept, ctx)
+            if kept.empty:
+                self.ways.clear()
+            else:
+                self.ways.value = kept
 
     def _ways_of(self, kept: KeptWays, said: Register, ctx: Context) -> Ways:
         person, marks = str(ctx.key), _may_be_known(kept, said)
@@ -102,6 +106,11 @@ class PersonWays(KeyedProcess[ToPerson, ToOffers]):
             told = row or gone_row(name[0], str(ctx.key), name[1])
             told = msgspec.structs.replace(told, revision=kept.revision)
             ctx.output(self.person_funnels, told, revision=kept.revision)
+
+
+def _changing(rows: Ways, kept: KeptWays) -> Ways:
+    """Return the rows that stand but those of ways that are still over for good."""
+    return {name: row for name, row in rows.items() if row is not None or name[0] not in kept.over}
 
 
 def _may_be_known(kept: KeptWays, said: Register) -> dict[str, list[int]]:

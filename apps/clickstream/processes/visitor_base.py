@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from millrace import Context, KeyedProcess, arrival, days, side_output, value_state
@@ -69,7 +70,15 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
         """Return whom something concerns: the account where that is known and allowed, or the browser."""
         return f"u:{user}" if user is not None else f"v:{visitor}"
 
-    def _tell_marks(self, before: Owned, known: Known, ctx: Context, *, since_ms: int | None = None) -> None:
+    def _tell_marks(
+        self,
+        before: Owned,
+        known: Known,
+        ctx: Context,
+        *,
+        since_ms: int | None = None,
+        forgets: Collection[str] = (),
+    ) -> None:
         """Tell persons what they have done in the browser, where that is other than it was.
 
         Args:
@@ -77,17 +86,22 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
             known: What is known of the browser.
             ctx: The context.
             since_ms: Of what was done up to here nothing is said; None: of what is not known any more.
+            forgets: Persons who are to forget the browser, also where nothing is other than it was.
         """
         browser = str(ctx.key)
         now = self._marks.owned(known, browser)
         changed = [who for who in sorted({*before, *now}) if before.get(who) != now.get(who)]
+        changed += sorted({*forgets} - {*changed})
         if not changed:
             return
         # What was known may be forgotten, and the browser still be there: it grows all the same.
         known.mark_revision = max(known.mark_revision + 1, ctx.event_time)
         since = known.marks_from if since_ms is None else since_ms
         for person in changed:
-            told = Marked(person, ctx.event_time, browser, now.get(person, {}), since, known.mark_revision)
+            told = Marked(
+                person, ctx.event_time, browser, now.get(person, {}), since, known.mark_revision,
+                person in forgets,
+            )  # fmt: skip
             ctx.emit(told)
 
     def _order(self, event: Click, ctx: Context) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
+
+import msgspec
 
 from millrace import Context
 from millrace_apps.clickstream.contracts.events import (
@@ -62,7 +64,8 @@ class VisitorIdentity(VisitorSessions):
         if campaign is not None:
             known.touch(campaign, at)
         logout = event.event_type == "logout" and self._rules.shared == "split"
-        if (user or (logout and known.user_id is not None)) and may_stitch(known.allowed(at)):
+        # A logout counts where nobody is known, too: the login before it may come after it.
+        if (user or logout) and may_stitch(known.allowed(at)):
             if user:
                 touched |= self._seen(at, user, event.event_id, known, ctx)
             if logout:
@@ -156,7 +159,7 @@ class VisitorIdentity(VisitorSessions):
 
     def _own_again(self, known: Known, ctx: Context) -> None:
         """Write the sessions again that are another's now."""
-        there = {(session.start_ms, session.client) for session in known.book.sessions}
+        there = {(session.start_ms, session.client): session for session in known.book.sessions}
         past = [s for s in known.past if (s.start_ms, s.client) not in there]
         for session in (*past, *known.book.sessions):
             owner = self._owner_of(session, known)
@@ -168,7 +171,13 @@ class VisitorIdentity(VisitorSessions):
             if session.number:  # it is over, and stands among the funnels, by whose arm is another's now
                 self._funnel_rows(session, session.start_ms, known, ctx)
         unsettled = known.unsettled(ctx.watermark)
-        known.past = [session for session in past if session.user_id is None or unsettled]
+        # Those that the book has leave it before it is settled whose they are.
+        now = [(s, there.get((s.start_ms, s.client))) for s in known.past]
+        known.past = [
+            session
+            for session in (s if other is None else msgspec.structs.replace(other) for s, other in now)
+            if session.user_id is None or unsettled
+        ]
 
     def _owner_changes(
         self, before: dict[int, str], after: dict[int, str], cause: str, known: Known, ctx: Context
@@ -270,12 +279,19 @@ class VisitorIdentity(VisitorSessions):
         if self._marks:
             self._unmark(marked, known, ctx)
 
-    def _unmark(self, before: Owned, known: Known, ctx: Context) -> None:
-        """Take away from persons what they did here, but for what they did long before."""
+    def _unmark(self, before: Owned, known: Known, ctx: Context, *, forgets: Collection[str] = ()) -> None:
+        """Take away from persons what they did here, but for what they did long before.
+
+        Args:
+            before: What each was told.
+            known: What is known of the browser.
+            ctx: The context.
+            forgets: Persons who are to forget the browser's name.
+        """
         at = ctx.event_time
         known.marks = [one for one in known.marks if one[0] > at and may_stitch(known.allowed(one[0]))]
         known.marks_from = max(known.marks_from, at)
-        self._tell_marks(before, known, ctx, since_ms=at - self._marks.within_ms)
+        self._tell_marks(before, known, ctx, since_ms=at - self._marks.within_ms, forgets=forgets)
 
     def _suppressed(self, event: ShopEvent, ctx: Context) -> bool:
         """Tell whether an event is of before its browser or account was forgotten; it is dropped then."""
@@ -301,7 +317,8 @@ class VisitorIdentity(VisitorSessions):
             ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
         if known is not None and self._marks:
             marked, known.marks = self._marks.owned(known, str(subject)), []
-            self._unmark(marked, known, ctx)
+            users = {f"u:{user}" for user in self._users_of(known)}
+            self._unmark(marked, known, ctx, forgets={*marked, *users})
         self.known.clear()
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)

@@ -131,7 +131,7 @@ def _clicked(lists: Sequence[Row], within_ms: int) -> set[tuple[str, str, str, s
 
 
 def check_read(
-    lists: Iterable[Row],
+    lists: Sequence[Row],
     clicks: Iterable[Row],
     read: Sequence[WorldTruth],
     consents: Consents,
@@ -144,14 +144,11 @@ def check_read(
     Args:
         lists: The table ``recommendations``.
         clicks: The table ``recommendation_clicks``.
-        read: Truths of the lists that shoppers have heard of when nothing else was looked at since; empty:
-            nobody reads lists, nothing is told.
+        read: Truths of the lists that shoppers have heard of when nothing else was looked at since.
         consents: What was allowed; where that changed after a list, its clicks are not compared.
         within_ms: So soon after a list was shown a look is a click, ms.
         until_ms: Up to when everything has been said, UTC ms.
     """
-    if not read:
-        return []
     told = [
         t
         for t in read
@@ -184,7 +181,7 @@ def check_read(
     return [
         same("clicks that shoppers made on lists", theirs, ours, "list, surface, arm, click, item and place"),
         same("click-through of lists that were read", by_arm, counted, "by surface and arm"),
-        *_gain(told, ours, expected),
+        *_gain(told, ours, expected, {row["surface"] for row in lists}),
     ]
 
 
@@ -198,23 +195,28 @@ def _of(told: Iterable[WorldTruth], name: str) -> list[WorldTruth]:
 
 
 def _gain(
-    told: Sequence[WorldTruth], ours: Iterable[tuple[Any, ...]], expected: dict[str, list[float]]
+    told: Sequence[WorldTruth],
+    ours: Iterable[tuple[Any, ...]],
+    expected: dict[str, list[float]],
+    surfaces: set[str],
 ) -> list[Check]:
     """Compare how much more is clicked than by what is popular, with how much more likely that truly was."""
     # Of a click that counts for both surfaces one list has brought it about.
     drawn = {_read(t)[:2] for t in told if t.detail["drawn"]}
     counts = Counter(f"{one[1]}/{one[2]}" for one in ours if one[:2] in drawn)
     found = []
-    for surface in sorted({t.detail["surface"] for t in told}):
+    for surface in sorted(surfaces | {t.detail["surface"] for t in told}):
+        name = f"clicks that recommending adds: {surface}"
         ours_, popular = expected.get(f"{surface}/learned", []), expected.get(f"{surface}/popular", [])
         if min(len(ours_), len(popular)) < _ENOUGH:
-            continue  # of so few nothing can be said
+            found.append(Check(name, "-", "-", ok=True, compared=0))  # of so few nothing can be said
+            continue
         rates = [counts[f"{surface}/{arm}"] / len(x) for arm, x in (("learned", ours_), ("popular", popular))]
         true = sum(ours_) / len(ours_) - sum(popular) / len(popular)
         spread = sum(sum(p * (1 - p) for p in x) / len(x) ** 2 for x in (ours_, popular)) ** 0.5
         holds = abs(rates[0] - rates[1] - true) <= 4 * spread
         found.append(
-            Check(f"clicks that recommending adds: {surface}", f"{true:+.3f}", f"{rates[0] - rates[1]:+.3f}",
+            Check(name, f"{true:+.3f}", f"{rates[0] - rates[1]:+.3f}",
                   holds, f"a list, within {4 * spread:.3f}", compared=len(ours_) + len(popular))
         )  # fmt: skip
     return found

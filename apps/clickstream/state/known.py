@@ -190,8 +190,12 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         for order_id, told in self.bought.items():
             if told.lines and told.at_ms <= horizon_ms:
                 self.bought[order_id] = msgspec.structs.replace(told, lines=[])
-        self.past = [s for s in self.past if s.user_id is None or s.end_ms > horizon_ms]
         there = self.ownership
+        self.past = [
+            s
+            for s in self.past
+            if s.user_id is None or s.end_ms > horizon_ms or (there and there.waits(s.end_ms, horizon_ms))
+        ]
         if there is None:
             if marked is not None:
                 marked(horizon_ms)
@@ -199,8 +203,9 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         # Whose a session is that may still change is asked for again.
         changing = [*self.book.sessions, *(s for s in self.past if s.user_id is not None)]
         settled = min([horizon_ms, *(session.start_ms - 1 for session in changing)])
+        # What nobody did is of whoever is there next, who may still come before who is known.
         self.touches = [
-            (at, by, name or (there.owner(at) if at <= settled else ""))
+            (at, by, name or (there.settled_owner(at, settled) if at <= settled else ""))
             for at, by, name in self._all_touches()
         ]
         if marked is not None:

@@ -90,10 +90,8 @@ class BrowserMarks:
         named = []
         for at, step, name in known.marks:
             who = name
-            if not who and at <= settled_ms:
+            # Whoever is there next may have done it, and may still come before who is known.
+            if not who and at <= settled_ms and not known.ownership.waits(at, settled_ms):
                 who = self._whose(known, at, browser)
-                claim = known.ownership.next_after(at)
-                if not known.ownership.at(at) and (claim is None or claim[0] > settled_ms):
-                    who = ""  # whoever is there next may have done it, and may still come before who is known
             named.append((at, step, who))
         known.marks = named

@@ -101,6 +101,23 @@ class Ownership(msgspec.Struct, array_like=True, gc=False):
         """Return whose an event of a moment (UTC ms) is that names nobody."""
         return self.at(at_ms) or self._next(at_ms)
 
+    def settled_owner(self, at_ms: int, settled_ms: int) -> str:
+        """Return the same, where no event after ``settled_ms`` (UTC ms) can change it; else :data:`NOBODY`.
+
+        Example:
+            >>> seen = Ownership(marks=[(10, "ann"), (20, ""), (40, "bob")])
+            >>> [seen.settled_owner(at, 30) for at in (5, 15, 25)], seen.settled_owner(25, 40)
+            (['ann', 'ann', ''], 'bob')
+        """
+        return NOBODY if self.waits(at_ms, settled_ms) else self.owner(at_ms)
+
+    def waits(self, at_ms: int, settled_ms: int) -> bool:
+        """Tell whether nobody was there at a moment, and what is after ``settled_ms`` can say who is next."""
+        if self.at(at_ms):
+            return False
+        claim = self.next_after(at_ms)
+        return claim is None or claim[0] > settled_ms
+
     def owner_within(self, start_ms: int, end_ms: int) -> str:
         """Return whose a session is: the last account that was there in it, or else the next one.
 

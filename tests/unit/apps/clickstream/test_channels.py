@@ -418,3 +418,26 @@ def test_a_login_that_comes_late_takes_the_touches_that_were_its() -> None:
     newest = {link.person: link for link in sorted(links, key=lambda link: link.revision)}
     touch = (START + 10, "a / (none) / (none)")
     assert {person: link.touches for person, link in newest.items()} == {"u:u1": [touch], "u:u2": []}
+
+
+def test_a_login_in_time_takes_the_touch_and_session_that_a_later_one_seemed_to_take() -> None:
+    """Times up to the landing are settled when u2 has been there, but not who was there first after it.
+
+    ```
+    event time    landing 1   other 100m   login u2 112m   (watermark 92m)   login u1 96m   other 5h
+    arrives       1           2            3                                 4              5
+    ```
+    """
+    landing, late = click(1, utm_source="a"), click(96 * MINUTE, "login", user_id="u1")
+    second = click(112 * MINUTE, "login", user_id="u2")
+    others = [click(m * MINUTE, visitor="v2") for m in (100, 300)]
+    target = TestDriver(Visitors(VisitorRules()), out_of_orderness_ms=20 * MINUTE)
+    for event in (consent(0), landing, others[0], second, late, others[1]):
+        send(target, event)
+    target.drain()
+    links = [told for told in target.values() if isinstance(told, Link)]
+    newest = {link.person: link for link in sorted(links, key=lambda link: link.revision)}
+    touches = {person: [at - START for at, _ in link.touches] for person, link in newest.items()}
+    assert touches == {"u:u1": [1], "u:u2": []}
+    rows = {row.session_id: row.user_id for row in target.values("sessions") if row.visitor_id == "v1"}
+    assert rows[f"v1:{START + 1}"] == "u1"

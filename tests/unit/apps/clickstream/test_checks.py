@@ -225,6 +225,32 @@ def test_without_refunds_erasures_and_offers_it_is_said_that_nothing_is_compared
     }
 
 
+def test_where_nobody_hears_anything_it_is_said_that_nothing_is_compared(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, ledger, end_ms = seen
+    deaf = msgspec.structs.replace(
+        ledger, truths=[t for t in ledger.truths if t.kind not in ("offer", "list")]
+    )
+    empty = {check.name for check in of_demo((tables, deaf, end_ms), monkeypatch) if check.is_empty}
+    assert {name for name in empty if "list" in name or "adds" in name} == {
+        "clicks that shoppers made on lists",
+        "click-through of lists that were read",
+        "clicks that recommending adds: discover",
+        "clicks that recommending adds: resume",
+    }
+    told = check_ledger(
+        defaultdict(list, tables).__getitem__, deaf, end_ms=end_ms, cart_timeout_ms=TIMEOUT, listening=True
+    )
+    assert {check.name for check in told if check.is_empty} >= {
+        "offers that shoppers have heard of",
+        "purchases by who was shown nothing",
+        "purchases that offers brought about",
+    }
+    silent = {check.name for check in of_ledger((tables, deaf, end_ms))}
+    assert "offers that shoppers have heard of" not in silent  # nobody was asked to listen
+
+
 def final(change: Change) -> Change:
     return where(lambda row: row["is_final"] and not row["bot"], change)
 

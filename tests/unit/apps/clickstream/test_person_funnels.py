@@ -14,8 +14,10 @@ import msgspec
 import pytest
 
 from millrace.host.memory_chain import MemoryChain
+from millrace.testing import TestDriver
 from millrace.topology import Link, Topology
 from millrace_apps.clickstream.contracts.events import Click, Consent, Erasure, Forget
+from millrace_apps.clickstream.contracts.messages import ErasePerson, Marked
 from millrace_apps.clickstream.processes.funnels import Funnel
 from millrace_apps.clickstream.processes.person_funnels import MOST_BROWSERS, KeptWays, ways
 from millrace_apps.clickstream.processes.persons import Persons
@@ -232,6 +234,88 @@ def test_a_login_that_comes_late_takes_what_another_seemed_to_take() -> None:
     for came in ((late, after), (after, late)):
         told = run([consent(0), item, *came], OneByOne(1))
         assert ("u:u2", 1, 1, 1) in way(told)
+
+
+# -- what comes late, is told again or is forgotten -------------------------------------------------------
+
+
+def test_a_row_that_went_comes_again_by_what_is_dated_before_it() -> None:
+    """u1 was at v1 until ten minutes before the item; the logout comes last."""
+    item, login = click(10 * HOUR, item_id="a"), click(10 * HOUR - 20 * MINUTE, "login", user_id="u1")
+    out = click(10 * HOUR - 10 * MINUTE, "logout", user_id="u1")
+    for came in ((login, out, item), (item, login, out)):
+        told = run([consent(0), *came], OneByOne(1), bound_ms=HOUR)
+        assert way(told) == [("v:v1", 1, 1, 1)]
+
+
+def test_an_account_whose_rows_went_has_one_by_another_browser_that_is_dated_before() -> None:
+    """As above, and then an item of u1's at v2 of half an hour before comes."""
+    item, login = click(10 * HOUR, item_id="a"), click(10 * HOUR - 20 * MINUTE, "login", user_id="u1")
+    out = click(10 * HOUR - 10 * MINUTE, "logout", user_id="u1")
+    other = click(10 * HOUR - 28 * MINUTE, "page_view", "v2", item_id="b", user_id="u1")
+    for came in ((other, login, out, item), (login, item, out, other)):
+        told = run([consent(0), consent(0, visitor="v2"), *came], OneByOne(1), bound_ms=HOUR)
+        assert way(told) == [("u:u1", 1, 1, 1), ("v:v1", 1, 1, 1)]
+
+
+def test_a_logout_that_comes_before_its_login_ends_it() -> None:
+    item, login = click(2 * MINUTE, item_id="a"), click(1, "login", user_id="u1")
+    out = click(MINUTE, "logout")
+    for came in ((login, out, item), (out, login, item)):
+        assert way(run([consent(0), *came], OneByOne(1), bound_ms=HOUR)) == [("v:v1", 1, 1, 1)]
+
+
+@pytest.mark.parametrize("later", [10 * MINUTE, 9 * HOUR])
+def test_accounts_keep_no_name_of_a_browser_that_is_forgotten(later: int) -> None:
+    """u1 was at v1-gone and v2; v1-gone is forgotten soon, or when all it did is long ago."""
+    gone = "v1-gone"
+    events = [consent(0, visitor=gone), consent(0, visitor="v2"), click(1, "login", gone, user_id="u1")]
+    events += [click(MINUTE, "page_view", gone, item_id="a"), click(2 * MINUTE, "login", "v2", user_id="u1")]
+    events += [
+        click(HOUR + MINUTE, "page_view", "v2", item_id="a"),
+        Forget("r1", gone, START + MINUTE + later),
+    ]
+    target = chain()
+    for event in events:
+        target.run_batch(keyed(event))
+    for event in (click(10 * HOUR, "page_view", "v2", item_id="b"), click(12 * HOUR, visitor="v3")):
+        target.run_batch(keyed(event))
+    kept = target.snapshot()
+    # As keys the lists of what was forgotten have it for 30 days, and nothing else.
+    assert kept.count(gone.encode()) == 2
+    assert b"u:u1" in kept
+
+
+def test_what_an_account_that_is_forgotten_had_done_is_not_kept_again() -> None:
+    """u1 at v1 and, after the erasure, at v2; v1 tells of all it knows before it hears of the erasure."""
+    driver = TestDriver(Persons(funnels=FUNNELS, lateness_ms=HOUR))
+    driver.send_batch([("u:u1", START + 5 * HOUR, ErasePerson("u:u1", START + 5 * HOUR, "r1"))])
+    before = {"item": [START + HOUR], "cart": [START + 6 * HOUR]}
+    told = Marked("u:u1", START + 6 * HOUR, "v1", before, 0, START + 6 * HOUR)
+    driver.send_batch([("u:u1", START + 6 * HOUR, told)])
+    state = driver.state("u:u1")
+    assert state is not None
+    assert state["ways"][1].by["v1"][1] == {"cart": [START + 6 * HOUR]}
+
+
+def test_a_withdrawal_that_is_told_again_takes_nothing_that_was_done_since() -> None:
+    kept, funnel = KeptWays(), FUNNELS[0]
+    kept.take("v1", 1, 0, {"item": [START + HOUR, START + DAY, START + 2 * DAY, START + 9 * DAY]})
+    kept.forget_until(START + 2 * HOUR)
+    kept.settle((funnel,), START + 5 * DAY, kept.marks())
+    assert kept.over["buying"].number == 2
+    kept.forget_until(START + 2 * HOUR)
+    assert kept.over["buying"].number == 2
+    kept.forget_until(START + DAY)
+    assert kept.over == {}
+
+
+def test_of_two_funnels_of_one_name_neither_could_be_told() -> None:
+    FunnelSettings(name="p", of="persons")
+    told = (FunnelSettings(name="p", of="persons"), FunnelSettings(name="p"))
+    assert len(ClickstreamSettings(funnels=told).visitor_rules().ways) == 1
+    with pytest.raises(ValueError, match="two funnels of persons are called 'p'"):
+        ClickstreamSettings(funnels=(*told, told[0]))
 
 
 # -- what a row is ----------------------------------------------------------------------------------------
