@@ -30,6 +30,10 @@ _FAULT: Final = "sensor fault: "
 #: How much faster than event time machines live: a minute is three hours.
 ACCELERATION: Final = 180.0
 _HOUR_MS: Final = 3_600_000
+#: Machines at most, and events a second of one: where fewer are sent there are fewer machines, not slower
+#: sensors, of which nothing could be learned in time.
+MACHINES: Final = 40
+_OF_A_MACHINE: Final = 25
 #: Sensors speak every 0.14 to 1.4 seconds. So that there is enough to learn from in a minute each value is
 #: scored, a step ahead is the interval of the fastest, and six seconds are looked ahead: eighteen minutes of
 #: a machine's life, on a way to a failure of half an hour to two hours.
@@ -81,6 +85,7 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--rate": run.rate,
         "--duration": f"{run.duration_s:g}s",
         "--seed": run.seed,
+        "--machines": min(MACHINES, max(3, round(run.rate / _OF_A_MACHINE))),
         "--partitions": names.partitions,
         "--acceleration": ACCELERATION,
         "--failure-scale": 4,

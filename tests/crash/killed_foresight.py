@@ -16,7 +16,10 @@ from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.crash.killed_run import Bomb, plant
 
 #: The app's settings beside folders.
-OVERRIDES = ("monitor.judge=false", "monitor.sensor_least=30d", "foresight.on=true", "spark.quick_start=true")
+OVERRIDES = (
+    "monitor.judge=false", "monitor.sensor_least=30d", "foresight.on=true", "foresight.judged_by=interval",
+    "spark.quick_start=true",
+)  # fmt: skip
 #: What is normal comes of the registry, too.
 NORMAL = ("health.registered=true", "health.interval=1h")
 

@@ -94,6 +94,12 @@ def test_a_swap_of_the_champion_loses_and_doubles_nothing(
         by_step.setdefault(place(row)[:2], set()).add(row["model"])
     assert all(len(of) == 1 for of in by_step.values())
     assert len(rows_of(tmp_path, "maintenance")) == 8
+    # Plans go by the intervals, and alarms are judged behind them: nothing is put aside there.
+    begins = {place(row): row["event_time_ms"] + round(row["low_h"] * HOUR) for row in lives}
+    plans = [row for row in rows_of(tmp_path, "maintenance_plan") if row["reason"] == "interval"]
+    assert plans
+    assert all(begins[place({**row, "component": ""})] == row["latest_ms"] for row in plans)
+    assert not (tmp_path / "tables" / "dead_warnings").exists() or not rows_of(tmp_path, "dead_warnings")
     # What is normal: every interval once, and as the model says that its row names.
     health = rows_of(tmp_path, "machine_health")
     assert len(health) == len(alone["1"])

@@ -991,9 +991,17 @@ MUTANTS: Final = (
     Mutant(
         "notices: what is met before its registry is told by when it was met",
         f"{_APP}/processes/watch.py",
-        "        return max(since, asset.at) + self._m.notice_ms\n",
-        "        return since + self._m.notice_ms\n",
+        "doubts.lacks(what, name, max(since, asset.at))",
+        "doubts.lacks(what, name, since)",
         "notices are those of the times alone",
+        (_NOTICES,),
+    ),
+    Mutant(
+        "notices: a registry that is sent again puts them off",
+        f"{_APP}/processes/watch.py",
+        "doubts.lacks(what, name, max(since, asset.at))",
+        "max(since, asset.at)",
+        "that the registry says so again changes nothing",
         (_NOTICES,),
     ),
     Mutant(

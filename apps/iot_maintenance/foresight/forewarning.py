@@ -84,6 +84,7 @@ class Forewarning(Alarming[Told, RemainingLife]):
         """Do now what an operator asks for, or take a place; what is late of a step judges nothing."""
         if isinstance(event, Action | Standing):
             self._asked(event, ctx.watermark, ctx)
+            ctx.timers.at(ctx.watermark + self._keep_ms, TIDY)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Let time pass, or forget a machine."""

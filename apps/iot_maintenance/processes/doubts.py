@@ -15,8 +15,10 @@ import msgspec
 
 from millrace_apps.iot_maintenance.state.assets import What
 
-#: So many things of a kind are doubted of one asset.
+#: So many things of a kind are told of one asset, and so many wait for what the registry says: of whom no
+#: registry has been read yet all are doubted that are heard.
 MOST: Final = 64
+MOST_DOUBTED: Final = 2_048
 #: Kind → how it is kept.
 _MARKS: Final[Mapping[What, str]] = {
     "unknown_asset": "a",
@@ -33,6 +35,8 @@ class Doubts(msgspec.Struct, array_like=True):
     Attributes:
         since: Mark of the kind and name → when it was met first, ms.
         told: The same → of when the notice is that was told, ms.
+        lacked: The same → since when the registry says what there is of the kind without it, ms: that it says
+            so again changes nothing.
 
     Example:
         >>> doubts = Doubts()
@@ -47,11 +51,12 @@ class Doubts(msgspec.Struct, array_like=True):
 
     since: dict[str, int] = {}
     told: dict[str, int] = {}
+    lacked: dict[str, int] = {}
 
     def add(self, what: What, name: str, at: int) -> bool:
         """Doubt something that was met at a time, ms; return whether that is new."""
         mark = _MARKS[what]
-        if mark + name in self.since or sum(key[0] == mark for key in self.since) >= MOST:
+        if mark + name in self.since or sum(key[0] == mark for key in self.since) >= MOST_DOUBTED:
             return False
         self.since[mark + name] = at
         return True
@@ -65,11 +70,33 @@ class Doubts(msgspec.Struct, array_like=True):
         """Yield the same of what was not told yet."""
         return ((what, name, at) for what, name, at in self.all() if _MARKS[what] + name not in self.told)
 
+    def lacks(self, what: What, name: str, at: int) -> int:
+        """Take that the registry does not have something at a time, ms; return since when it has not."""
+        return self.lacked.setdefault(_MARKS[what] + name, at)
+
+    def may_tell(self, what: What) -> bool:
+        """Return whether so few things of a kind were told that one more may be."""
+        return sum(key[0] == _MARKS[what] for key in self.told) < MOST
+
     def tell(self, what: What, name: str, of: int) -> None:
         """Take that something is told with a time, ms."""
         self.told[_MARKS[what] + name] = of
 
+    def stand_for(self, what: What, name: str, to: str) -> None:
+        """Doubt under another name, too, what is doubted, since when it was met."""
+        mark = _MARKS[what]
+        for kept in (self.since, self.lacked):
+            kept.pop(mark + to, None)
+            if mark + name in kept:
+                kept[mark + to] = kept[mark + name]
+
+    def untell(self, what: What, name: str) -> int | None:
+        """Doubt something on of which the registry says nothing any more; return as :meth:`drop` does."""
+        self.lacked.pop(_MARKS[what] + name, None)
+        return self.told.pop(_MARKS[what] + name, None)
+
     def drop(self, what: What, name: str) -> int | None:
         """Doubt something no more; return with which time it was told, ms, ``None`` if it was not."""
         self.since.pop(_MARKS[what] + name, None)
+        self.lacked.pop(_MARKS[what] + name, None)
         return self.told.pop(_MARKS[what] + name, None)

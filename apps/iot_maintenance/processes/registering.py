@@ -11,7 +11,7 @@ from millrace_apps.iot_maintenance.processes.doubts import Doubts
 from millrace_apps.iot_maintenance.processes.liveness import Gateway
 from millrace_apps.iot_maintenance.processes.production import Producing
 from millrace_apps.iot_maintenance.processes.watch import LIVE
-from millrace_apps.iot_maintenance.state.assets import Asset, Standing, What, quantity_of
+from millrace_apps.iot_maintenance.state.assets import Asset, Standing, What, quantity_of, subject_of
 from millrace_apps.iot_maintenance.state.machine import REGISTERED, UNKNOWN, WITH_POINTS, Machine
 
 
@@ -60,9 +60,14 @@ class Registering(Producing):
         for name in over:
             self._notice("unknown_point", name, "over", at, ctx)
         for what, name, since in list(doubts.all()):
-            if not self._is_known(what, name, since, event, asset, machine):
+            if self._is_known(what, name, since, event, asset, machine):
+                of = doubts.drop(what, name)
+            elif (what == "unknown_point" and not event.points) or (
+                what == "unknown_device" and not event.devices
+            ):
+                of = doubts.untell(what, name)
+            else:
                 continue
-            of = doubts.drop(what, name)
             if of is not None:
                 self._notice(what, name, "over", max(of + 1, event.event_time_ms), ctx)
         if self.doubts.value is not None and not doubts.since:
@@ -86,14 +91,20 @@ class Registering(Producing):
             found = asset.subject(sensor.name, quantity) if sensor.name else None
             if found is not None and found != subject and found not in machine.sensors:
                 # It was known by its sensor alone: from now on by its measuring point.
-                machine.sensors[found], machine.running[found] = sensor, machine.running.pop(subject)
                 sensor.name = ""
-                del machine.sensors[subject]
-                told += [subject] * (machine.silences.pop(subject, None) is not None)
-                self._engine(ctx, at=at).gone(subject)
+                told += self._rename(subject, found, machine, at, ctx)
             elif subject in machine.silences and subject not in asset.points:
                 del machine.sensors[subject], machine.running[subject], machine.silences[subject]
                 told.append(subject)
+        for subject, sensor in list(machine.sensors.items()):
+            quantity = quantity_of(subject)
+            bare = subject_of(quantity, "")
+            if sensor.name and subject == subject_of(quantity, sensor.name) and bare not in machine.sensors:
+                # It was the second of its quantity, and is the first of those that nobody has registered: so
+                # it is called from now on, and would be had the registry been read before.
+                if (doubts := self.doubts.value) is not None:
+                    doubts.stand_for("unknown_point", subject, bare)
+                told += self._rename(subject, bare, machine, at, ctx)
         for subject in told:
             if subject not in asset.points:
                 self._engine(ctx, at=at).silent(subject, silent=False)
@@ -106,6 +117,13 @@ class Registering(Producing):
                 point.judge = point.judge or at + wait
                 soonest = min(soonest, point.judge)
         self._watch_from(machine, soonest, ctx)
+
+    def _rename(self, subject: str, to: str, machine: Machine, at: int, ctx: Context) -> list[str]:
+        """Let a sensor go on by another name; return the old one if it was told to be silent."""
+        machine.sensors[to], machine.running[to] = machine.sensors.pop(subject), machine.running.pop(subject)
+        silent = machine.silences.pop(subject, None) is not None
+        self._engine(ctx, at=at).gone(subject)
+        return [subject] * silent
 
     def _expect_devices(self, names: Sequence[str], at: int, ctx: Context) -> None:
         """Listen for devices that have never been heard."""

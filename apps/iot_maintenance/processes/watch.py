@@ -434,17 +434,22 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         doubts = self.doubts.value
         if doubts is None:
             doubts = self.doubts.value = Doubts()
-        if doubts.add(what, name, ctx.event_time):
-            self._weigh(ctx.event_time - 1, ctx)
+        at = ctx.event_time
+        if doubts.add(what, name, at):
+            due = self._told_at(doubts, what, name, at)
+            if due != NEVER:
+                ctx.timers.bring_forward(due, NOTICE)
 
     def _weigh(self, now: int, ctx: Context) -> None:
         """Tell what has been doubted for long enough at ``now`` (ms), and come back for the rest."""
         doubts = self.doubts.value
         if doubts is None:
             return
+        waiting = sorted((self._told_at(doubts, *one), *one[:2]) for one in doubts.open())
         soonest = NEVER
-        for what, name, since in list(doubts.open()):
-            due = self._told_at(what, since)
+        for due, what, name in waiting:
+            if not doubts.may_tell(what):
+                continue
             if due > now:
                 soonest = min(soonest, due)
                 continue
@@ -453,7 +458,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         if soonest != NEVER:
             ctx.timers.bring_forward(soonest, NOTICE)
 
-    def _told_at(self, what: What, since: int) -> int:
+    def _told_at(self, doubts: Doubts, what: What, name: str, since: int) -> int:
         """Return when (ms) it is told that something met at ``since`` (ms) is unknown."""
         if what in ("unknown_asset", "unknown_status"):
             return since + self._m.notice_ms
@@ -461,7 +466,7 @@ class Watch(KeyedProcess[Signal, EnrichedReading]):
         asset = self.asset.value
         if asset is None or not (asset.points if what == "unknown_point" else asset.has_devices):
             return NEVER
-        return max(since, asset.at) + self._m.notice_ms
+        return doubts.lacks(what, name, max(since, asset.at)) + self._m.notice_ms
 
     def _forget_doubts(self, ctx: Context) -> None:
         self.doubts.clear()

@@ -121,6 +121,9 @@ def checked(
     patch.setattr(
         demo, "app_rows", lambda folder, name, columns: [{c: r[c] for c in columns} for r in changed[name]]
     )
+    # In so small a plant little is foreseen: what is broken shows all the same.
+    patch.setattr(demo.demo_foreseen, "LEAST_SAID", 8)
+    patch.setattr(demo.demo_foreseen, "FEW", 1)
     told = {demo.FORECASTS: [msgspec.json.encode(row) for row in changed[TOPIC]]}
     run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed, told)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["alarm_history"]})
@@ -151,6 +154,15 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
 def test_topics_of_a_demo_on_a_broker_of_others_are_its_own() -> None:
     own = {setting.split("=")[0].removeprefix("topics.") for setting in demo.settings("r1")}
     assert own >= set(IotTopics.model_fields) - {"partitions", "enriched"}
+
+
+def test_a_slower_demo_has_fewer_machines_and_not_slower_sensors() -> None:
+    """In time that is to be learned from, however many apps share the machine."""
+    found = {}
+    for rate in (20, 250, 1_000, 5_000):
+        arguments = demo.generate(DemoRun("", Path(), settings(), 60.0, rate, 1))
+        found[rate] = int(arguments[arguments.index("--machines") + 1])
+    assert found == {20: 3, 250: 10, 1_000: 40, 5_000: 40}
 
 
 def stopped(rows: Rows) -> Rows:
@@ -221,7 +233,7 @@ BREAKS = (
     *breaks(
         "unusual values on the way to a failure",
         dropped={"anomalies": dropped},
-        of_one_machine={"anomalies": stuck("machine_id")},
+        of_another_machine={"anomalies": stuck("machine_id", "m")},
         of_another_quantity={"anomalies": stuck("quantity", "colour")},
     ),
     *breaks(

@@ -12,6 +12,8 @@ import pytest
 from millrace.testing.world_ledger import WorldTruth
 from millrace_apps.iot_maintenance.evaluation.demo_foreseen import (
     Causes,
+    Foretold,
+    Scored,
     checks,
     judge_forecasts,
     judge_scores,
@@ -182,3 +184,35 @@ def test_the_report_says_how_often_and_how_long_before_in_the_time_of_machines()
     passed = found["limits passed that were foreseen"]
     assert (passed.found, passed.holds, passed.note) == (1, True, "median 12 min of a machine's life ahead")
     assert found["limits foreseen that were passed"].note == "false alarms 1: 1 in a machine's month"
+
+
+@pytest.mark.parametrize(
+    ("wear", "other", "alone", "true", "told", "chance"),
+    [(111, 122, 246, 11, 81, 0.055), (55, 237, 190, 23, 105, 0.039), (60, 203, 230, 4, 77, 0.04)],
+)
+def test_what_was_found_by_night_holds_and_what_comes_by_chance_does_not(
+    wear: int, other: int, alone: int, true: int, told: int, chance: float
+) -> None:
+    """Figures of demos: few machines work, and half of what is unusual has no cause."""
+    values = Counter({"wear": 3_000, "sensor": 5_000, "": 42_000})
+    found = Scored(values, Counter({"wear": wear, "sensor": other, "": alone}), 9, 6, [SECOND] * 5)
+    foretold = Foretold(told, true, chance, 11, [SECOND] * 3)
+    assert all(check.holds for check in checks(found, foretold, 720.0, 180.0))
+    of = found.told.total()
+    by_chance = Counter({"wear": round(0.06 * of), "sensor": round(0.1 * of), "": round(0.84 * of)})
+    many = Foretold(400, round(400 * chance), chance, 40, [SECOND])
+    wrong = [check for check in checks(found._replace(told=by_chance), many, 720.0, 180.0) if not check.holds]
+    assert [check.name for check in wrong] == [
+        "unusual values with a cause",
+        "unusual values on the way to a failure",
+        "limits foreseen that were passed",
+        "limits passed that were foreseen",
+    ]
+
+
+def test_of_few_limits_and_failures_none_may_be_found() -> None:
+    """As in a demo of twelve seconds, whose checks hold or have nothing to compare."""
+    scored = Scored(Counter({"": 900}), Counter(), 0, 2, [])
+    for told, passed, holds in ((20, 2, True), (50, 2, False), (20, 5, False)):
+        found = checks(scored, Foretold(told, 0, 0.01, passed, []), 10.0, 180.0)
+        assert all(check.ok for check in found) == holds

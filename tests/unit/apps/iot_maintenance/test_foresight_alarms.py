@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace.host.memory import MemoryHost
 from millrace.rules import RuleError
 from millrace.testing import TestDriver
 from millrace_apps.iot_maintenance.alarms.language import language
@@ -17,9 +18,11 @@ from millrace_apps.iot_maintenance.contracts.events import Action, Equipment, Ma
 from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
 from millrace_apps.iot_maintenance.foresight.alarming import Ruling
+from millrace_apps.iot_maintenance.foresight.forewarning import Forewarning
 from millrace_apps.iot_maintenance.foresight.models import Forecaster
 from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
 from millrace_apps.iot_maintenance.operations.backtest import _why_not
+from millrace_apps.iot_maintenance.state.assets import Standing
 from tests.unit.apps.iot_maintenance.foresight_cases import HOUR, START, publish_both, streamed, wearing
 
 Rows = list[dict[str, Any]]
@@ -208,6 +211,15 @@ def test_operators_act_by_the_interval_as_by_the_forecast(models: Path) -> None:
     assert told == [("active", 0), ("ack", 1), ("shelve", 2), ("unshelve", 32)]
     for batch in (1, 3, 17):
         assert alarms_of(sent, models, rules, by, batch=batch)[0] == history
+
+
+def test_a_machine_of_which_only_late_master_data_came_is_forgotten() -> None:
+    host = MemoryHost(Forewarning(None, keep_ms=9 * HOUR), out_of_orderness_ms=0, records=True)
+    host.advance_watermark(START + 100 * HOUR)
+    host.run_batch([("m1", START, Standing("m1", START, "works", "works.l1"), "places")])
+    assert host.store.cells
+    host.advance_watermark(START + 110 * HOUR)
+    assert not host.store.cells
 
 
 def test_they_say_what_is_foreseen_and_stand_with_the_machines_others(models: Path) -> None:

@@ -154,3 +154,76 @@ def test_what_is_read_much_later_ends_notices_and_leaves_none_open_that_should_n
             assert at > newest.get((asset, what, name), (0, ""))[0]
             newest[asset, what, name] = at, state
         assert {key for key, (_, state) in newest.items() if state == "open"} == wanted
+
+
+def reading(at: int, point: str = "de") -> Sent:
+    event = Reading(f"{point}{at}", f"m1.{point}", "m1", "gw", "oil", 5.0, "bar", START + at * SECOND,
+                    point=point)  # fmt: skip
+    return Sent("readings", event)
+
+
+def beat(at: int, device: str) -> Sent:
+    return Sent("heartbeats", Heartbeat(f"{device}{at}", device, "machine", "gw", START + at * SECOND))
+
+
+def says(at: int, asset: str = "m1", points: tuple[str, ...] = (), devices: tuple[str, ...] = ()) -> Sent:
+    named = [MeasuringPoint("oil", point) for point in points]
+    event = Equipment(asset, START + at * SECOND, "pump", {}, "north", "l1", named, list(devices))
+    return Sent("equipment", event)
+
+
+def of(arrived: list[Sent], what: str, batch: int = 7) -> list[tuple[str, str, int]]:
+    rows = sorted(told(arrived, batch), key=lambda row: (row[4], row[2]))
+    return [(row[2], row[3], (row[4] - START) // SECOND) for row in rows if row[1] == what]
+
+
+def test_a_registry_that_is_sent_again_and_again_puts_no_notice_off() -> None:
+    sent = [reading(at) for at in range(5, END, 10)] + [beat(at, "x") for at in range(6, END, 10)]
+    sent += [says(at, points=("nde",)) for at in range(0, END, 30)]
+    sent += [says(at, "gw", devices=("gw",)) for at in range(0, END, 30)]
+    sent.sort(key=lambda one: one.event.event_time_ms)
+    for batch in (1, 7, 1_000):
+        assert of(sent, "unknown_point", batch) == [("oil@de", "open", 65)]
+        assert of(sent, "unknown_device", batch) == [("x", "open", 66)]
+
+
+def test_what_the_registry_says_nothing_of_any_more_is_over_and_is_told_when_it_does_again() -> None:
+    sent = [says(0, points=("nde",)), says(0, "gw", devices=("gw",))]
+    sent += [reading(at) for at in range(5, END, 10)] + [beat(at, "x") for at in range(5, END, 10)]
+    sent += [says(100), says(100, "gw"), says(150, points=("nde",)), says(150, "gw", devices=("gw",))]
+    sent.sort(key=lambda one: one.event.event_time_ms)
+    expected = [("open", 65), ("over", 100), ("open", 210)]
+    assert of(sent, "unknown_point") == [("oil@de", *one) for one in expected]
+    assert of(sent, "unknown_device") == [("x", *one) for one in expected]
+
+
+def test_of_many_devices_those_that_nobody_registered_are_told_however_late_that_is_read() -> None:
+    known = tuple(f"d{n}" for n in range(100))
+    beats = [beat(at, device) for at in (5, 45, 65) for device in (*known, "x")]
+    first, last = [says(0, "gw", devices=known), *beats], [*beats, says(0, "gw", devices=known)]
+    more = [beat(99, device) for device in known]
+    for arrived in first, last:
+        assert of([*arrived, *more], "unknown_device") == [("x", "open", 65)]
+
+
+def test_more_things_than_are_told_of_one_asset_are_the_first_however_late_the_registry_is_read() -> None:
+    beats = [beat(at, f"x{(at * 37) % 100}") for at in range(5, 105)]
+    registry = says(0, "gw", devices=("gw",))
+    wanted = [(f"x{(at * 37) % 100}", "open", at + WAIT) for at in range(5, 5 + 64)]
+    for place in (0, 40, len(beats)):
+        arrived = [*beats[:place], registry, *beats[place:]]
+        assert of(arrived, "unknown_device", 20) == wanted
+
+
+def test_a_second_sensor_has_the_name_that_it_has_where_the_registry_is_read_first() -> None:
+    def heard(at: int, sensor: str) -> Sent:
+        event = Reading(f"{sensor}{at}", sensor, "m1", "gw", "oil", 5.0, "bar", START + at * SECOND)
+        return Sent("readings", event)
+
+    point = MeasuringPoint("oil", "de", sensor_id="s1")
+    registry = Sent("equipment", Equipment("m1", START, "pump", {}, "north", "l1", [point], []))
+    sensors = "s1", "s2", "s3"
+    sent = [heard(at + n, sensor) for at in range(5, END, 10) for n, sensor in enumerate(sensors)]
+    wanted = [("oil", "open", 6 + WAIT), ("oil@s3", "open", 7 + WAIT)]
+    for place in (0, 1, 2, 4, 9, 12):
+        assert of([*sent[:place], registry, *sent[place:]], "unknown_point", 1) == wanted
