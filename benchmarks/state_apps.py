@@ -11,6 +11,7 @@ import msgspec
 
 from millrace.host.memory import Event
 from millrace.runtime.settings import load_settings
+from millrace.state.paged import owner_of
 from millrace_apps.benchmarks.paged import PagedChain, PagedHost
 
 #: A Friday, 16:00 UTC.
@@ -261,13 +262,13 @@ def measure_drivers(chain: PagedChain) -> dict[str, tuple[int, float]]:
     gate, dispatcher, auditor = chain.paged
     at_gate = entries_of(gate, _is_driver)
     audited = entries_of(auditor, _is_driver)
-    in_book = 0
-    for key, _ in dispatcher.entries():
-        book = dispatcher.read(key).book
-        if book is not None:
-            of_drivers = [due for due in book.deadlines if due[2] in book.cars]
-            in_book += len(msgspec.msgpack.encode((book.cars, of_drivers, book.departed, book.blocked)))
+    parts = [(owner_of(key)[1], size) for key, size in dispatcher.entries()]
+    in_book = sum(size for part, size in parts if part is not None and part[0].startswith(_OF_DRIVERS))
     return {"driver": (at_gate.count, at_gate.total + in_book + audited.total)}
+
+
+#: Parts of a region's book that are of its drivers: their cars, what is noted of them, their far deadlines.
+_OF_DRIVERS: Final = ("cars", "notes", "far")
 
 
 def _is_driver(key: str) -> bool:

@@ -15,11 +15,12 @@ import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from millrace.errors import UserError
+from millrace.runtime.installed import APPS_GROUP
 from millrace.runtime.shipping import project_archive
 
 #: Its name on the cluster: what stands behind the ``#`` of ``--archives``.
@@ -111,7 +112,7 @@ def package(
 
 
 def closure(project: str, extras: Sequence[str]) -> list[Distribution]:
-    """Return the installed distributions that a project's extras ask for, without the project, by name.
+    """Return the installed distributions that a project's extras ask for, without it and apps, by name.
 
     Args:
         project: Its name.
@@ -150,7 +151,9 @@ def closure(project: str, extras: Sequence[str]) -> list[Distribution]:
                     f"{one.metadata['Name']} needs {need.name}, which is not installed here"
                 ) from error
             todo.append((there, tuple(extra for extra in new if extra)))
-    return [found[name] for name in sorted(found)]
+    # What apps are installed by goes along as code, as the project itself does.
+    ours = {str(canonicalize_name(e.dist.name)) for e in entry_points(group=APPS_GROUP) if e.dist is not None}
+    return [found[name] for name in sorted(set(found) - ours - {str(canonicalize_name(project))})]
 
 
 def _for_driver(path: Path) -> None:
