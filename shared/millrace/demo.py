@@ -478,12 +478,15 @@ class Settling:
         if snapshot.input_rows < sent or snapshot.lag != 0:
             return False
         now = time.monotonic()
-        if not self._began:
+        newest = snapshot.newest_event
+        # Rows of the control topic count as read, too: some events may yet come behind what was taken for all.
+        later = newest is not None and self._target is not None and newest > self._target
+        if not self._began or later:
             self._began, self._since = True, now
-            if snapshot.newest_event is not None:
-                bound = self._job.settings.stream.out_of_orderness
-                past = int((snapshot.newest_event + bound).timestamp() * 1_000) + 2
-                self._target = snapshot.newest_event if self._job.pass_time(past) else None
+            self._reached = 0
+            if newest is not None:
+                past = int((newest + self._job.settings.stream.out_of_orderness).timestamp() * 1_000) + 2
+                self._target = newest if self._job.pass_time(past) else None
             return False
         if snapshot.batches != self._batches or self._job.working():
             self._batches, self._since = snapshot.batches, now

@@ -92,3 +92,19 @@ def test_without_a_control_topic_quiet_is_enough(clock: list[float]) -> None:
     settling.done(at(), 10)
     clock[0] += 2.1
     assert settling.done(at(), 10)
+
+
+def test_an_event_that_comes_after_all_seemed_read_is_waited_for_too(clock: list[float]) -> None:
+    """Rows of the control topic count as read: with them the last event may seem to be there and is not."""
+    job, last = Job(), NEWEST + timedelta(seconds=4)
+    settling = settled(job)
+    settling.done(at(), 10)
+    clock[0] += 60
+    assert not settling.done(at(input_rows=11, watermark=NEWEST, newest_event=last, batches=4), 10)
+    assert job.told[1:] == [int(last.timestamp() * 1_000) + 10_002]
+    clock[0] += 60
+    assert not settling.done(at(input_rows=11, watermark=NEWEST, newest_event=last, batches=5), 10)
+    assert not settling.done(at(input_rows=12, watermark=last, newest_event=last, batches=6), 10)
+    clock[0] += 1.1
+    assert settling.done(at(input_rows=12, watermark=last, newest_event=last, batches=6), 10)
+    assert len(job.told) == 2
