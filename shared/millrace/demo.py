@@ -479,7 +479,7 @@ class Settling:
             return False
         now = time.monotonic()
         newest = snapshot.newest_event
-        # Rows of the control topic count as read, too: some events may yet come behind what was taken for all.
+        # Rows of the control topic count as read, too: an event may come behind what was taken for all.
         later = newest is not None and self._target is not None and newest > self._target
         if not self._began or later:
             self._began, self._since = True, now
