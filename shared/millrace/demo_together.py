@@ -74,6 +74,7 @@ class _Part:
     run: DemoRun
     monitor: QueryMonitor
     tail: AlertTail
+    also: Mapping[str, AlertTail]
     job: KeptJob
     settling: Settling
     generator: Child | None = None
@@ -215,7 +216,9 @@ def _part(
         )
 
     job = KeptJob(app.name, make, monitor, told=view.message)
-    return _Part(member, run, monitor, tail, job, Settling(job))
+    read = dict(settings.kafka.options)
+    also = {name: AlertTail(bootstrap, topic, read, None) for name, topic in spec.also(settings).items()}
+    return _Part(member, run, monitor, tail, also, job, Settling(job))
 
 
 def _settings(
@@ -285,7 +288,8 @@ def _run(
         for part in parts:
             running.callback(_end, part)
         for part in parts:
-            running.enter_context(part.tail)
+            for tail in (part.tail, *part.also.values()):
+                running.enter_context(tail)
             with view.phase(f"{part.name}: query"):
                 # One after the other: what they need of the engine is started once.
                 part.job.start()
@@ -303,7 +307,8 @@ def _run(
     for part in parts:
         with view.phase(f"{part.name}: checks"):
             spec = part.member.spec
-            part.checks = spec.checks(part.run, spec.read_ledger(part.run.ledger), part.tail.ids)
+            run = replace(part.run, told={name: tail.values for name, tail in part.also.items()})
+            part.checks = spec.checks(run, spec.read_ledger(run.ledger), part.tail.ids)
 
 
 def _warm_up(part: _Part, view: LiveView) -> None:

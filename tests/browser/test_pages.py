@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,9 +117,10 @@ def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: 
         check_contrast(page)
         # What comes live meanwhile does not take its place.
         version = int(page.locator("#panel-compared").get_attribute("data-version") or 0) + 2
-        page.wait_for_function(
-            f"Number(document.getElementById('panel-compared').dataset.version) >= {version}"
-        )
+        deadline = time.monotonic() + 15
+        while int(page.locator("#panel-compared").get_attribute("data-version") or 0) < version:
+            assert time.monotonic() < deadline, "nothing came"
+            page.wait_for_timeout(50)
         expect(compared.locator("tbody tr").first).not_to_have_text(every)
         choice.select_option("")
         expect(page.locator("#title-sessions")).not_to_have_attribute("data-of", "device: mobile")

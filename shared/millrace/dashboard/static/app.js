@@ -162,7 +162,7 @@ async function showApp(name, isOver) {
   if (isOver()) return;
   const replays = new Set(about.panels.filter((p) => p.replays).map((p) => p.id));
   const choosable = new Set(about.panels.filter((p) => p.chosen).map((p) => p.id));
-  const choice = { value: "", asked: 0, choosable, live: new Map() };
+  const choice = { value: "", asked: 0, asking: 0, choosable, live: new Map() };
   current = { name, about, choice, source: null, timer: 0, table: null, past: { at: null, asked: 0, replays, live: new Map() } };
   await navigation(apps, name);
   const [first, rest] = [about.panels.filter((p) => !p.folded), about.panels.filter((p) => p.folded)];
@@ -187,7 +187,9 @@ function choiceBox(label) {
 async function choose(value) {
   const { name, choice } = current;
   const mine = ++choice.asked;
+  choice.asking++;
   const found = await get(`/api/apps/${encodeURIComponent(name)}/chosen?value=${encodeURIComponent(value)}`).catch(() => null);
+  choice.asking--;
   if (!found || current?.choice !== choice || mine !== choice.asked) return;
   const select = document.getElementById("choice"), told = found.values.join("\n");
   if (select.dataset.told !== told) {
@@ -236,7 +238,7 @@ function listen(name) {
   current.source = source;
   source.addEventListener("panel", (event) => putPanel(JSON.parse(event.data)));
   source.addEventListener("beat", (event) => {
-    if (current?.about.choice) choose(current.choice.value);
+    if (current?.about.choice && !current.choice.asking) choose(current.choice.value); // what is being asked goes first
     tell("live", `live, ${time(Number(event.data)).slice(11)}`);
   });
   source.addEventListener("error", () => tell("lost", "connection lost, trying again"));
