@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,13 @@ def test_the_first_page_shows_what_runs_and_folds_the_rest(
         expect(page).to_have_title("fraud · Millrace")
 
         # What matters first; what is folded opens, and stays so.
-        assert page.evaluate("document.documentElement.scrollHeight") < (3_000 if width > 1000 else 6_500)
         drift = page.locator("#panel-drift")
+        expect(drift.locator("summary")).to_be_visible()
+        deadline = time.monotonic() + 15
+        most = 3_000 if width > 1000 else 6_500
+        while (height := page.evaluate("document.documentElement.scrollHeight")) >= most:
+            assert time.monotonic() < deadline, height  # panels come one by one
+            page.wait_for_timeout(50)
         expect(drift.locator(".view")).not_to_be_visible()
         drift.locator("summary").click()
         expect(drift.locator(".view")).to_be_visible()
