@@ -261,9 +261,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "security: panels show errors as they are",
-        f"{_DASHBOARD}/live.py",
-        'redact_text(f"this panel failed: {one_line(error)}")',
-        'f"this panel failed: {one_line(error)}"',
+        f"{_DASHBOARD}/making.py",
+        'redact_text(f"{what} failed: {one_line(error)}")',
+        'f"{what} failed: {one_line(error)}"',
         "pages show no secret",
         (f"{_ATTACKS}::test_an_error_that_tells_a_secret_is_shown_without_it",),
     ),

@@ -6,20 +6,19 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from millrace.dashboard.common_panels import COMMON_ACTIONS, COMMON_FOLDED, COMMON_PANELS
 from millrace.dashboard.data import AppData
+from millrace.dashboard.making import Versions, view_or_note
 from millrace.dashboard.page import Action, DashboardPage, Panel
 from millrace.dashboard.values import table_of
 from millrace.dashboard.views import Note, Table, Titled, View
 from millrace.dead_letters import one_line
-from millrace.errors import MillraceError, UserError
+from millrace.errors import UserError
 from millrace.operations.roster import Operator
-from millrace.runtime.redaction import redact_text
 
 log = logging.getLogger("millrace.dashboard")
 
@@ -27,14 +26,6 @@ log = logging.getLogger("millrace.dashboard")
 MOST_CHOICES = 20
 #: Most rows of a table that are shown.
 MOST_SHOWN = 100
-
-
-@dataclass
-class _Kept:
-    """What a panel showed last: its version, which counts changes, and its JSON."""
-
-    version: int
-    body: bytes
 
 
 class LivePage:
@@ -52,7 +43,7 @@ class LivePage:
         self.interval_ms = interval_ms
         self.panels: Sequence[Panel] = (*page.panels, *COMMON_PANELS)
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._kept = Versions()
         self._made_ms: int | None = None
         self._chosen: OrderedDict[str, tuple[int, dict[str, Any]]] = OrderedDict()
 
@@ -98,24 +89,13 @@ class LivePage:
                 return
             self.data.listen()
             for panel in self.panels:
-                body = self._make(panel)
-                kept = self._kept.get(panel.id)
-                if kept is None:
-                    self._kept[panel.id] = _Kept(1, body)
-                elif kept.body != body:
-                    kept.version, kept.body = kept.version + 1, body
+                self._kept.put(panel.id, self._make(panel))
             self._made_ms = self.data.now_ms()
 
     def changed(self, seen: dict[str, int]) -> list[bytes]:
         """Return the JSON of the panels that changed since ``seen``, and take note of them in it."""
         with self._lock:
-            found = []
-            for panel in self.panels:
-                kept = self._kept.get(panel.id)
-                if kept is not None and seen.get(panel.id) != kept.version:
-                    seen[panel.id] = kept.version
-                    found.append(kept.body)
-            return found
+            return self._kept.changed(seen)
 
     def at(self, at_ms: int) -> list[dict[str, Any]]:
         """Return what the panels that can tell would have shown at a moment, UTC milliseconds."""
@@ -202,18 +182,15 @@ class LivePage:
         return msgspec.json.encode({"id": panel.id, "view": self._shown(panel)})
 
     def _shown(self, panel: Panel, at_ms: int | None = None, chosen: str | None = None) -> View:
-        try:
-            replay = panel.replay if at_ms is not None else None
+        def make() -> View | None:
             if chosen is not None and panel.chosen is not None:
-                made = panel.chosen(self.data, chosen)
-            else:
-                made = panel.make(self.data) if replay is None else replay(self.data, at_ms or 0)
-            return made or Note(panel.empty)
-        except MillraceError as error:
-            return Note(redact_text(str(error)), tone="warn")
-        except Exception as error:  # a panel of an app must not take the others with it
-            log.warning("panel %s of %s: %s", panel.id, self.data.app.name, one_line(error), exc_info=True)
-            return Note(redact_text(f"this panel failed: {one_line(error)}"), tone="bad")
+                return panel.chosen(self.data, chosen)
+            if at_ms is not None and panel.replay is not None:
+                return panel.replay(self.data, at_ms)
+            return panel.make(self.data)
+
+        where = f"panel {panel.id} of {self.data.app.name}"
+        return view_or_note(make, "this panel", where) or Note(panel.empty)
 
 
 def _described(action: Action) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from millrace.dashboard.common_panels import dead_letters, models
 from millrace.dashboard.flow import flow_of
+from millrace.dashboard.making import Versions, view_or_note
 from millrace.dashboard.views import (
     Cell,
     Column,
@@ -25,8 +25,7 @@ from millrace.dashboard.views import (
     Tone,
     View,
 )
-from millrace.dead_letters import one_line
-from millrace.errors import MillraceError, UserError
+from millrace.errors import UserError
 from millrace.observing.history import EVERY_MS, HistoryReader, Moment
 from millrace.runtime.redaction import redact_text
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from millrace.dashboard.data import AppData
     from millrace.dashboard.live import LivePage
     from millrace.observing.reading import Jobs, JobStatus
-
-log = logging.getLogger("millrace.dashboard")
 
 #: Points of a line over a day; what lies between two is put together.
 _POINTS: Final = 288
@@ -66,7 +63,7 @@ class Overview:
         self.pages, self.broken, self.interval_ms = dict(pages), dict(broken or {}), interval_ms
         self._jobs = jobs or _jobs_of(self.pages)
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, bytes]] = {}
+        self._kept = Versions()
         self._made_ms: int | None = None
         self._histories: dict[Path, HistoryReader] = {}
 
@@ -100,12 +97,7 @@ class Overview:
     def changed(self, seen: dict[str, int]) -> list[bytes]:
         """Return the JSON of what has changed since ``seen``, and take note of it in it."""
         with self._lock:
-            found = []
-            for name, (version, body) in self._kept.items():
-                if seen.get(name) != version:
-                    seen[name] = version
-                    found.append(body)
-            return found
+            return self._kept.changed(seen)
 
     def status(self, name: str) -> JobStatus:
         """Return how the job of an app does: by its record, else by what it left in the page's folder."""
@@ -117,10 +109,7 @@ class Overview:
         return self._jobs.of_root(name, data.root)
 
     def _put(self, name: str, body: Mapping[str, Any]) -> None:
-        encoded = msgspec.json.encode(body)
-        version, before = self._kept.get(name, (0, b""))
-        if encoded != before:
-            self._kept[name] = version + 1, encoded
+        self._kept.put(name, msgspec.json.encode(body))
 
     def _app(self, name: str, status: JobStatus, now: int) -> dict[str, Any]:
         data = self.pages[name].data
@@ -149,14 +138,7 @@ class Overview:
 
 
 def _safe(make: Callable[[], View | None]) -> View | None:
-    """Return what is made, or a note why it cannot be: one view must not take the others with it."""
-    try:
-        return make()
-    except MillraceError as error:
-        return Note(redact_text(str(error)), tone="warn")
-    except Exception as error:
-        log.warning("overview: %s", one_line(error), exc_info=True)
-        return Note(redact_text(f"this failed: {one_line(error)}"), tone="bad")
+    return view_or_note(make, "this", "overview")
 
 
 def _same(root: str, path: Path) -> bool:
