@@ -235,6 +235,39 @@ class AlertTail:
             self.lines.append(self._line(message.value()))
 
 
+class DemoTails:
+    """The topics that a demo reads while it runs: its alerts, and what its checks ask for beside them.
+
+    Args:
+        spec: What the app adds to its demo.
+        run: The run.
+
+    Attributes:
+        alerts: The alerts.
+    """
+
+    def __init__(self, spec: DemoSpec, run: DemoRun) -> None:
+        self._spec, self._run = spec, run
+        options = dict(run.settings.kafka.options)
+        self.alerts = AlertTail(run.bootstrap, spec.alert_topic(run.settings), options, spec.alert_line)
+        also = spec.also(run.settings)
+        self._also = {name: AlertTail(run.bootstrap, topic, options, None) for name, topic in also.items()}
+        self._reading = contextlib.ExitStack()
+
+    def __enter__(self) -> DemoTails:
+        for tail in (self.alerts, *self._also.values()):
+            self._reading.enter_context(tail)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reading.close()
+
+    def checks(self) -> list[Check]:
+        """Return the checks of the run, once everything was read."""
+        run = replace(self._run, told={name: tail.values for name, tail in self._also.items()})
+        return self._spec.checks(run, self._spec.read_ledger(run.ledger), self.alerts.ids)
+
+
 def _ends(consumer: Any) -> dict[int, int]:
     """Return partition → its end now, of what a consumer has been given."""
     from confluent_kafka import KafkaException
@@ -286,27 +319,61 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
     if spec.simulated:
         app = with_sent_times(app)
     with _broker(options.bootstrap, folder) as (bootstrap, broker_ready, run_id):
-        settings = _settings(app, spec, options, folder, bootstrap, run_id)
+        settings = demo_settings(app, spec, options, folder, bootstrap, run_id)
         run = DemoRun(bootstrap, folder, settings, options.duration_s, options.rate, options.seed)
-        tail = AlertTail(bootstrap, spec.alert_topic(settings), dict(settings.kafka.options), spec.alert_line)
         # The dashboard finds the broker and the topics by it.
         told = [f"kafka.bootstrap={bootstrap}", *spec.settings(run_id)]
         try:
             with announced(folder, told):
-                return _stream(app, spec, run, view, tail, broker_ready, began)
+                return _stream(app, spec, run, view, broker_ready, began)
         finally:
             if run_id:
-                _delete_topics(app, settings)
+                delete_demo_topics(app, settings)
 
 
-def _settings(
-    app: App, spec: DemoSpec, options: DemoOptions, folder: Path, bootstrap: str, run_id: str
+def demo_settings(
+    app: App, spec: DemoSpec, options: DemoOptions, folder: Path, bootstrap: str, run_id: str, *more: str
 ) -> AppSettings:
+    """Return the settings that an app's demo runs with.
+
+    Args:
+        app: The app.
+        spec: What it adds to its demo.
+        options: What the user chose, whose settings win.
+        folder: Where it keeps what it makes.
+        bootstrap: The broker.
+        run_id: See :class:`DemoSpec`.
+        more: Settings that every app's demo has in this kind of run, ``key=value``.
+    """
     from millrace.runtime.settings import load_settings
 
-    overrides = [f"storage.root={folder}", f"kafka.bootstrap={bootstrap}", "spark.quick_start=true"]
+    overrides = [f"storage.root={folder}", f"kafka.bootstrap={bootstrap}", "spark.quick_start=true", *more]
     overrides += spec.settings(run_id)
     return load_settings(app.settings, app=app.name, overrides=[*overrides, *options.overrides])
+
+
+def start_generator(spec: DemoSpec, run: DemoRun) -> Child:
+    """Begin to send a demo's events; return the process that does."""
+    from millrace.local.processes import Child
+
+    times = "arrival" if spec.simulated else "append"
+    command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run), "--timestamps", times]
+    return Child(command, log_file=run.folder / "logs" / "generator.log")
+
+
+def sent_by(generator: Child, spec: DemoSpec, run: DemoRun, called: str = "the generator") -> int | None:
+    """Return how many messages a generator that has ended has sent; ``None``: it still sends.
+
+    Raises:
+        UserError: It failed.
+    """
+    code = generator.poll()
+    if code is None:
+        return None
+    if code != 0:
+        log_file = run.folder / "logs" / "generator.log"
+        raise UserError(f"{called} ended with code {code}; see {log_file}")
+    return spec.sent(spec.read_ledger(run.ledger))
 
 
 @contextlib.contextmanager
@@ -352,11 +419,9 @@ def _stream(
     spec: DemoSpec,
     run: DemoRun,
     view: LiveView,
-    tail: AlertTail,
     broker_ready: Callable[[], None],
     began: float,
 ) -> list[Check]:
-    from millrace.local.processes import Child
     from millrace.runtime.job import Job
 
     monitor = QueryMonitor()
@@ -371,35 +436,26 @@ def _stream(
     with _running(job) as thread:
         with view.phase("broker"):
             broker_ready()
-        times = "arrival" if spec.simulated else "append"
-        command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run), "--timestamps", times]
-        log_file = run.folder / "logs" / "generator.log"
         with contextlib.ExitStack() as stack:
             if not spec.answers:
                 # Events may wait for Spark, so that the first alert has not to wait for the events.
-                generator = stack.enter_context(Child(command, log_file=log_file))
+                generator = stack.enter_context(start_generator(spec, run))
             with view.phase("Spark"):
                 _wait_for(job.session_ready, thread)
-            stack.enter_context(tail)
-            options = dict(run.settings.kafka.options)
-            also = {
-                name: stack.enter_context(AlertTail(run.bootstrap, topic, options, None))
-                for name, topic in spec.also(run.settings).items()
-            }
+            tails = stack.enter_context(DemoTails(spec, run))
             with view.phase("query"):
                 _wait_for(job.started, thread)
             if spec.answers:
                 with view.phase("first batch"):
                     _warm_up(job, monitor, thread)
-                generator = stack.enter_context(Child(command, log_file=log_file))
-            _watch(spec, run, view, monitor, tail, generator, thread, began, Settling(job))
+                generator = stack.enter_context(start_generator(spec, run))
+            _watch(spec, run, view, monitor, tails.alerts, generator, thread, began, Settling(job))
             # No batch is begun any more: the tables are read while Spark ends. The one that ran may have
             # written to the topic, which is read to its end.
             job.stop()
             _wait_for(job.ended, thread)
         with view.phase("checks"):
-            told = {name: one.values for name, one in also.items()}
-            return spec.checks(replace(run, told=told), spec.read_ledger(run.ledger), tail.ids)
+            return tails.checks()
 
 
 def _warm_up(job: Job, monitor: QueryMonitor, thread: _JobThread) -> None:
@@ -523,12 +579,8 @@ def _watch(
         if not thread.is_alive():
             thread.check()
             raise MillraceError("the query ended before the generator")
-        if sent is None and (code := generator.poll()) is not None:
-            if code != 0:
-                raise UserError(
-                    f"the generator ended with code {code}; see {run.folder / 'logs' / 'generator.log'}"
-                )
-            sent, ended_at = spec.sent(spec.read_ledger(run.ledger)), time.monotonic()
+        if sent is None:
+            sent, ended_at = sent_by(generator, spec, run), time.monotonic()
         if sent is not None:
             if settling.done(snapshot, sent):
                 return
@@ -556,7 +608,8 @@ def _model(run: DemoRun, snapshot: Any, tail: AlertTail, sent: int | None, elaps
     )
 
 
-def _delete_topics(app: App, settings: AppSettings) -> None:
+def delete_demo_topics(app: App, settings: AppSettings) -> None:
+    """Delete the topics that a demo has made on a broker that others use."""
     from millrace.kafka.admin import delete_topics
 
     topics = app.topics(settings)

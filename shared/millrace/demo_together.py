@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.demo import (
-    AlertTail,
     DemoOptions,
     DemoRun,
     DemoSpec,
+    DemoTails,
     Settling,
+    delete_demo_topics,
     demo_folder,
     demo_path,
+    demo_settings,
+    sent_by,
+    start_generator,
 )
 from millrace.errors import ChecksFailed, MillraceError, UserError
 from millrace.runtime.announced import announced
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
     from millrace.console.report import Check
     from millrace.kafka.keeping import KeptBroker
     from millrace.local.processes import Child
-    from millrace.runtime.settings import AppSettings
 
 #: What all apps together are called, beside the names of apps.
 ALL: Final = "all"
@@ -73,8 +76,7 @@ class _Part:
     member: Member
     run: DemoRun
     monitor: QueryMonitor
-    tail: AlertTail
-    also: Mapping[str, AlertTail]
+    tails: DemoTails
     job: KeptJob
     settling: Settling
     generator: Child | None = None
@@ -124,7 +126,8 @@ def run_together(
     """
     began = time.monotonic()
     for member in members:  # a setting that does not hold, before anything is started or removed
-        _settings(member.app, member.spec, options, demo_path(member.app.name), "127.0.0.1:1", "")
+        app, spec, folder = member.app, member.spec, demo_path(member.app.name)
+        demo_settings(app, spec, options, folder, "127.0.0.1:1", "", _MEMORY)
     with contextlib.ExitStack() as held:
         folder = held.enter_context(_folder())
         for member in members:
@@ -136,7 +139,7 @@ def run_together(
             told = [f"kafka.bootstrap={bootstrap}", *part.member.spec.settings(run_id)]
             held.enter_context(announced(part.run.folder, told))
             if run_id:
-                held.callback(_delete_topics, part)
+                held.callback(delete_demo_topics, part.member.app, part.run.settings)
         if dashboard_port is not None:
             address = held.enter_context(_dashboard(dashboard_port, [p.name for p in parts], folder))
             view.message(f"dashboard: {address}")
@@ -199,10 +202,9 @@ def _part(
     if spec.simulated:
         app = with_sent_times(app)
     folder = demo_path(app.name)
-    settings = _settings(app, spec, options, folder, bootstrap, run_id)
+    settings = demo_settings(app, spec, options, folder, bootstrap, run_id, _MEMORY)
     run = DemoRun(bootstrap, folder, settings, options.duration_s, options.rate, options.seed)
     monitor = QueryMonitor()
-    tail = AlertTail(bootstrap, spec.alert_topic(settings), dict(settings.kafka.options), spec.alert_line)
 
     def make() -> Job:
         return Job(
@@ -216,19 +218,7 @@ def _part(
         )
 
     job = KeptJob(app.name, make, monitor, told=view.message)
-    read = dict(settings.kafka.options)
-    also = {name: AlertTail(bootstrap, topic, read, None) for name, topic in spec.also(settings).items()}
-    return _Part(member, run, monitor, tail, also, job, Settling(job))
-
-
-def _settings(
-    app: App, spec: DemoSpec, options: DemoOptions, folder: Path, bootstrap: str, run_id: str
-) -> AppSettings:
-    from millrace.runtime.settings import load_settings
-
-    overrides = [f"storage.root={folder}", f"kafka.bootstrap={bootstrap}", "spark.quick_start=true", _MEMORY]
-    overrides += spec.settings(run_id)
-    return load_settings(app.settings, app=app.name, overrides=[*overrides, *options.overrides])
+    return _Part(member, run, monitor, DemoTails(spec, run), job, Settling(job))
 
 
 @contextlib.contextmanager
@@ -286,10 +276,8 @@ def _run(
     shared.give(spark)
     with contextlib.ExitStack() as running:
         for part in parts:
-            running.callback(_end, part)
-        for part in parts:
-            for tail in (part.tail, *part.also.values()):
-                running.enter_context(tail)
+            running.enter_context(part.tails)
+            running.callback(_end, part)  # before the topics are read to their end: behind the last batch
             with view.phase(f"{part.name}: query"):
                 # One after the other: what they need of the engine is started once.
                 part.job.start()
@@ -300,15 +288,13 @@ def _run(
         for part in parts:
             _warm_up(part, view)
         for part in parts:
-            _generate(part, running)
+            part.generator = running.enter_context(start_generator(part.member.spec, part.run))
         _watch(parts, broker, view, began)
     for part in parts:
         part.job.check()
     for part in parts:
         with view.phase(f"{part.name}: checks"):
-            spec = part.member.spec
-            run = replace(part.run, told={name: tail.values for name, tail in part.also.items()})
-            part.checks = spec.checks(run, spec.read_ledger(run.ledger), part.tail.ids)
+            part.checks = part.tails.checks()
 
 
 def _warm_up(part: _Part, view: LiveView) -> None:
@@ -319,16 +305,6 @@ def _warm_up(part: _Part, view: LiveView) -> None:
         while not part.monitor.snapshot().batches:
             part.job.check()
             time.sleep(_TICK_S)
-
-
-def _generate(part: _Part, running: contextlib.ExitStack) -> None:
-    """Begin to send events."""
-    from millrace.local.processes import Child
-
-    spec, run = part.member.spec, part.run
-    times = "arrival" if spec.simulated else "append"
-    command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run), "--timestamps", times]
-    part.generator = running.enter_context(Child(command, log_file=run.folder / "logs" / "generator.log"))
 
 
 def _end(part: _Part) -> None:
@@ -362,18 +338,15 @@ def _watch(parts: Sequence[_Part], broker: KeptBroker | None, view: LiveView, be
 def _look(part: _Part, view: LiveView, began: float) -> None:
     if part.done:
         return
-    if part.tail.first_at is not None and part.first_result_s is None:
-        part.first_result_s = part.tail.first_at - began
+    first_at = part.tails.alerts.first_at
+    if first_at is not None and part.first_result_s is None:
+        part.first_result_s = first_at - began
         view.message(f"{part.name}: first result {part.first_result_s:.1f} s after the start")
     if not part.job.is_alive():
         part.job.check()
         raise MillraceError(f"{part.name} ended before its generator")
-    if part.sent is None and part.generator is not None and (code := part.generator.poll()) is not None:
-        if code != 0:
-            log_file = part.run.folder / "logs" / "generator.log"
-            raise UserError(f"{part.name}'s generator ended with code {code}; see {log_file}")
-        spec = part.member.spec
-        part.sent = spec.sent(spec.read_ledger(part.run.ledger))
+    if part.sent is None and part.generator is not None:
+        part.sent = sent_by(part.generator, part.member.spec, part.run, f"{part.name}'s generator")
     if part.sent is None:
         return
     snapshot = part.monitor.snapshot()
@@ -412,15 +385,6 @@ def _say(parts: Sequence[_Part], view: LiveView, elapsed_s: float) -> None:
             continue
         snapshot = part.monitor.snapshot()
         model = replace(ViewModel.of(snapshot), elapsed_s=elapsed_s, outputs={})
-        results = f"  results {len(part.tail.ids):,}" if part.tail.ids else ""
+        ids = part.tails.alerts.ids
+        results = f"  results {len(ids):,}" if ids else ""
         view.message(f"{part.name:<12}{status_line(model)}{results}")
-
-
-def _delete_topics(part: _Part) -> None:
-    from millrace.kafka.admin import delete_topics
-
-    settings: Any = part.run.settings
-    topics = part.member.app.topics(settings)
-    names = [t.name for t in (*topics.reads, *topics.writes)]
-    with contextlib.suppress(UserError):
-        delete_topics(str(settings.kafka.bootstrap), names, options=settings.kafka.options)
