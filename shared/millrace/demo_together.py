@@ -247,7 +247,7 @@ def _dashboard(port: int, apps: Sequence[str], folder: Path) -> Iterator[str]:
         MillraceError: It did not start.
     """
     from millrace.local.processes import Child
-    from millrace.runtime.keeping import wait_until
+    from millrace.local.waiting import wait_until
 
     log_file = folder / "logs" / "dashboard.log"
     command = [sys.executable, "-m", "millrace", "dashboard", "--demo", "--port", str(port)]

@@ -91,9 +91,8 @@ def send_on(
 
     Example: millrace fraud served send --root out/fraud -s kafka.bootstrap=localhost:9092
     """
-    import time
-
     from millrace.errors import UserError
+    from millrace.local.waiting import wait_until
     from millrace.serving.outbox import Outbox
     from millrace.serving.running import settings_of
     from millrace_apps.fraud.app import app as fraud
@@ -105,9 +104,7 @@ def send_on(
     if folder is None or not (folder / JOURNAL).is_dir():
         raise UserError(f"nothing was served under {settings.storage.root}: run millrace fraud serve")
     outbox = Outbox(folder / JOURNAL, settings.topics.transactions, lambda: to_broker(settings))
-    deadline = time.monotonic() + patience
-    while outbox.waiting and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not outbox.waiting, patience, every_s=0.05)
     left = outbox.close()
     typer.echo(f"{outbox.to_send - left:,} sent, {left:,} left")
     raise typer.Exit(1 if left else 0)

@@ -15,6 +15,7 @@ from millrace.dashboard.data import AppData, find_root
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import load_page
 from millrace.errors import UserError
+from millrace.local.waiting import wait_until
 from millrace.operations.roster import Roster, roster_file
 
 if TYPE_CHECKING:
@@ -177,9 +178,7 @@ def serving(
             target=server.run, kwargs={"sockets": [listening]}, name="millrace-dashboard", daemon=True
         )
         thread.start()
-        deadline = time.monotonic() + 10
-        while not server.started and thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive(), 10, every_s=0.01)
         try:
             yield address_of(listening), access
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -169,17 +168,3 @@ class KeptJob:
             if self._asked.is_set() or not self._thread.is_alive():
                 return
         self.started.set()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, *, every_s: float = 0.25) -> bool:
-    """Wait for a condition; return whether it has come in time.
-
-    >>> wait_until(lambda: True, 1.0)
-    True
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(every_s)
-    return True

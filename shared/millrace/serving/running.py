@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.dashboard.serve import address_of, listening_socket
 from millrace.errors import UserError
 from millrace.inspect.checkpoint import Checkpoint, CheckpointError, locate
+from millrace.local.waiting import wait_until
 from millrace.serving.gate import Token, read_token
 from millrace.serving.server import MOST_AT_ONCE, Server
 
@@ -126,15 +127,12 @@ def run(server: Server, token: Token, host: str, port: int, echo: Callable[[str]
 def serving(server: Server, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve in a thread while the block runs; give the address."""
     import threading
-    import time
 
     at_work = uvicorn_of(server)
     with contextlib.closing(listening_socket(host, port)) as listening:
         thread = threading.Thread(target=at_work.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
-        deadline = time.monotonic() + 10
-        while not at_work.started and thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: at_work.started or not thread.is_alive(), 10, every_s=0.01)
         try:
             yield address_of(listening)
         finally:

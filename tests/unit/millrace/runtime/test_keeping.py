@@ -11,7 +11,8 @@ import pytest
 
 from millrace.errors import MillraceError, UserError
 from millrace.kafka.keeping import KeptBroker
-from millrace.runtime.keeping import MOST_FAILURES, KeptJob, wait_until
+from millrace.local.waiting import wait_until
+from millrace.runtime.keeping import MOST_FAILURES, KeptJob
 from millrace.runtime.monitor import QueryMonitor
 from tests.unit.millrace.runtime.test_monitor import progress
 
