@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -141,6 +141,9 @@ def check_read(
 ) -> list[Check]:
     """Compare clicks on lists with what shoppers who have read them say.
 
+    They say of each list what came of it until the next look. A later look may be at an item that no newer
+    list has, and counts for the older one then, too; of it :func:`check_clicks` tells.
+
     Args:
         lists: The table ``recommendations``.
         clicks: The table ``recommendation_clicks``.
@@ -159,10 +162,13 @@ def check_read(
     names = {(t.detail["cause"], t.detail["surface"]) for t in told}
     arms = {(row["cause"], row["surface"]): row["arm"] for row in lists}
     theirs = {_read(t) for t in told if t.detail["click"] is not None}
+    times: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in sorted(lists, key=lambda row: int(row["event_time_ms"])):
+        times[row["visitor_id"], row["surface"]].append(row["event_time_ms"])
     ours = {
         (c["list_cause"], c["surface"], c["arm"], c["cause"], c["item"], c["rank"])
         for c in clicks
-        if (c["list_cause"], c["surface"]) in names
+        if (c["list_cause"], c["surface"]) in names and _is_next(c, times[c["visitor_id"], c["surface"]])
     }
     shown, wanted, found = Counter[str](), Counter[str](), Counter[str]()
     expected: dict[str, list[float]] = defaultdict(list)
@@ -183,6 +189,17 @@ def check_read(
         same("click-through of lists that were read", by_arm, counted, "by surface and arm"),
         *_gain(told, ours, expected, {row["surface"] for row in lists}),
     ]
+
+
+def _is_next(click: Row, shown: Sequence[int]) -> bool:
+    """Return whether a click is the first look after its list: no other list was shown between them.
+
+    Args:
+        click: The click.
+        shown: When lists were shown to its browser on its surface, in order.
+    """
+    place = bisect_right(shown, click["shown_ms"])
+    return place == len(shown) or shown[place] >= click["event_time_ms"]
 
 
 def _read(truth: WorldTruth) -> tuple[Any, ...]:

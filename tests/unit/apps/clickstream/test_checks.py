@@ -13,12 +13,14 @@ import pytest
 from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
-from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
+from millrace.testing.world_ledger import ReadLedger, WorldRun, WorldTruth, read_world_ledger
 from millrace_apps.clickstream import demo
 from millrace_apps.clickstream.contracts.events import INPUTS, Forget
 from millrace_apps.clickstream.evaluation.ledger_checks import check_ledger
+from millrace_apps.clickstream.evaluation.offer_checks import Consents
 from millrace_apps.clickstream.processes.money import read_rates
 from millrace_apps.clickstream.processes.orders import Orders
+from millrace_apps.clickstream.recommend.checks import check_read
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state.known import VisitorRules
@@ -690,3 +692,40 @@ def test_what_is_read_of_an_offer_can_be_a_map_of_delta(seen: Seen) -> None:
     tables, ledger, end_ms = seen
     pairs = [{**row, "why": list(row["why"].items())} for row in tables["offers"]]
     all_hold(of_ledger(({**tables, "offers": pairs}, ledger, end_ms)))
+
+
+def test_a_later_look_that_counts_for_an_older_list_is_not_the_one_that_its_reader_tells_of() -> None:
+    """Lists a and b; then a look at what is on a alone: it counts for a, of which the ledger told before.
+
+    ::
+
+        lists    a (boot)      b (shoe)
+        looks              b            c (boot)
+    """
+
+    def shown(cause: str, at: int, item: str) -> dict[str, Any]:
+        about = {"surface": "resume", "arm": "learned", "visitor_id": "v"}
+        return {"cause": cause, "event_time_ms": at, "items": [item], **about}
+
+    def read(cause: str, at: int, click: str | None) -> WorldTruth:
+        detail = {"cause": cause, "surface": "resume", "arm": "learned", "due_ms": at, "read": True,
+                  "chance": 0.5, "drawn": False, "click": click, "item": None, "rank": None}  # fmt: skip
+        return WorldTruth(f"list-{cause}", "list", "v", "read", detail, [], [], at, at)
+
+    lists = [shown("a", 10, "boot"), shown("b", 20, "shoe"), shown("c", 30, "sock")]
+    later = {"list_cause": "a", "surface": "resume", "arm": "learned", "visitor_id": "v", "cause": "c",
+             "item": "boot", "rank": 1, "shown_ms": 10, "event_time_ms": 30}  # fmt: skip
+
+    def failing(click: dict[str, Any]) -> set[str]:
+        truths = [read("a", 10, None), read("b", 20, None)]
+        checks = check_read(lists, [click], truths, Consents([]), within_ms=MINUTE, until_ms=HOUR)
+        return {check.name for check in checks if not check.ok}
+
+    assert failing(later) == set()
+    # The look that came next would have been told of.
+    next_one = {**later, "cause": "b", "event_time_ms": 20}
+    assert failing(next_one) == {
+        "clicks that shoppers made on lists",
+        "click-through of lists that were read",
+    }
+    assert failing({**later, "list_cause": "b", "shown_ms": 20}) == failing(next_one)
