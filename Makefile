@@ -24,7 +24,7 @@ demo: setup ## Run an app on a live stream for a minute, or all at once: make de
 
 test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash in the middle of a batch.
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
-	@$(BIN)/pytest tests/unit -n 2 --dist loadfile -q $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \
 		$(BIN)/pytest tests/crash tests/e2e tests/browser tests/spark -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=20 $(PYTEST_ARGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -19,8 +18,9 @@ from millrace_apps.generators.clickstream.lists import SURFACES, ListMade
 from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
 from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.engine.simulated import Simulated
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "10"))
+CASES = case_count(10)
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 PROFILE = ClickstreamProfile(
     seed=5, event_rate=1.0, people=60, items=100, known=0.8, shared=0.2, conversion=0.1, recovery=0.3,

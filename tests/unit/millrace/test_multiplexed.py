@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from collections import Counter
@@ -30,8 +29,9 @@ from millrace.host.rows import Row
 from millrace.multiplexed import multiplex
 from millrace.process import ProcessDefinitionError, Timer
 from millrace.testing import TestDriver
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 class Ev(msgspec.Struct, frozen=True):

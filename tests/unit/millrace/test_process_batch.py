@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from typing import Any
 
@@ -18,9 +17,10 @@ from millrace.batch import Batch, BatchTimers
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
 from millrace.testing.properties import UnfitEvents, same_as_process
+from tests.cases import case_count
 
 MINUTE = minutes(1)
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,8 +27,9 @@ from millrace import (
 from millrace.process import ProcessDefinitionError
 from millrace.testing import TestDriver
 from millrace.testing.properties import NotInvariant, UnfitEvents, same_as_process
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 MINUTE = minutes(1)
 
 

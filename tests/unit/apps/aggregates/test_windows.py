@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,8 +26,9 @@ from millrace_apps.aggregates.selecting import SHARDS, Source, selecting
 from millrace_apps.aggregates.settings import AggregateSettings
 from millrace_apps.aggregates.sources import inputs_of, source_of
 from millrace_apps.aggregates.windowing import Windowing, keys_per_shard
+from tests.cases import case_count
 
-SEEDS = int(os.environ.get("AGGREGATE_SEEDS", "150"))
+SEEDS = case_count(150, "AGGREGATE_SEEDS")
 BOUND = 2_000
 SPAN = 60_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
 from millrace_apps.clickstream.state.known import VisitorRules
 from millrace_apps.clickstream.state.offers import OUTCOME_MS
+from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (
     HOUR,
     MINUTE,
@@ -43,7 +43,7 @@ from tests.unit.apps.clickstream.app_cases import (
 from tests.unit.apps.clickstream.test_identity import login
 from tests.unit.apps.clickstream.test_world import ClickstreamWorld
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 def rule(name: str, kind: str, *, cap: int, cap_within: str, cool_down: str) -> OfferRule:
@@ -191,7 +191,7 @@ def test_what_is_merged_and_parted_is_audited(seed: int) -> None:
     assert [(c.person, c.visitor_id, c.change, c.offers) for c in found] == reading.changes
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLRACE_CASES", "40"))))
+@pytest.mark.parametrize("seed", range(case_count(40)))
 def test_the_checks_of_the_demo_know_from_the_table_what_counts_for_whom(seed: int) -> None:
     """Which offers there are follows from the events and the table of changes."""
     rnd = random.Random(seed)

@@ -49,6 +49,7 @@ from tests.broken import (
     swapped,
     where,
 )
+from tests.cases import sampled
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, Run, shop_chain
 
 PROFILE = ClickstreamProfile(
@@ -670,12 +671,12 @@ DEMO = (
 )
 
 
-@pytest.mark.parametrize("one", LEDGER, ids=str)
+@pytest.mark.parametrize("one", sampled(LEDGER), ids=str)
 def test_a_check_against_the_ledger_fails_where_its_feature_is_broken(one: Break, seen: Seen) -> None:
     assert fails(of_ledger(seen, one), one.check)
 
 
-@pytest.mark.parametrize("one", DEMO, ids=str)
+@pytest.mark.parametrize("one", sampled(DEMO), ids=str)
 def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
     one: Break, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

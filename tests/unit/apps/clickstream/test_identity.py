@@ -14,6 +14,7 @@ from millrace_apps.clickstream.contracts.messages import Absorb, Activity
 from millrace_apps.clickstream.processes.visitor import Visitors
 from millrace_apps.clickstream.state.known import VisitorRules
 from millrace_apps.clickstream.state.ownership import MOST_RUNS, NOBODY, Mark, Ownership
+from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,
@@ -61,7 +62,7 @@ def owner_of_span(marks: Sequence[Mark], start_ms: int, end_ms: int) -> str:
     return _first([mark for mark in marks if mark[0] > end_ms and mark[1]])
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(case_count(10)))
 def test_who_was_there_is_what_a_look_at_all_marks_says_in_any_order(block: int) -> None:
     for seed in range(block * 1_000, block * 1_000 + 1_000):
         draws = random.Random(seed)
@@ -199,7 +200,7 @@ def marks_of(events: Sequence[Any]) -> list[Mark]:
     return sorted(set(marks))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(case_count(4)))
 def test_tables_say_what_a_look_at_all_events_says_in_any_order(block: int) -> None:
     for seed in range(block * 100, block * 100 + 100):
         draws = random.Random(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,9 +24,10 @@ from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings, FunnelSettings
 from millrace_apps.clickstream.state.known import Known, VisitorRules
 from millrace_apps.clickstream.state.marks import MOST_MARKS, BrowserMarks
+from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, START, Run, click, consent, keyed
 
-SEEDS = int(os.environ.get("FUNNEL_SEEDS", "400"))
+SEEDS = case_count(400, "FUNNEL_SEEDS")
 WITHIN = 2 * HOUR
 STEPS = ("item", "cart", "purchase")
 FUNNELS = (Funnel("buying", STEPS, WITHIN), Funnel("paying", ("cart", "payment", "purchase"), HOUR))

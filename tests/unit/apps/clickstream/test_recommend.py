@@ -21,6 +21,7 @@ from millrace_apps.clickstream.recommend.scoring import (
     recommend,
     score,
 )
+from tests.cases import case_count
 
 
 def expected_scores(
@@ -69,7 +70,7 @@ def random_case(seed: int) -> tuple[random.Random, list[list[str]], list[str]]:
     return of, sessions, of.choices([*items, "new"], k=of.randint(1, 14))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(case_count(300)))
 def test_scores_are_those_of_plain_dictionaries(seed: int) -> None:
     of, sessions, visit = random_case(seed)
     m = of.choice((1, 2, 5, 100))
@@ -88,7 +89,7 @@ def test_scores_are_those_of_plain_dictionaries(seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(case_count(60)))
 def test_a_list_is_the_best_that_the_policy_allows(seed: int, policy: str) -> None:
     of, sessions, visit = random_case(seed)
     index, most = build(sessions, 50), of.choice((1, 5, 20))
@@ -105,7 +106,7 @@ def test_a_list_is_the_best_that_the_policy_allows(seed: int, policy: str) -> No
     assert [s for _, s in found][: len(best)] == pytest.approx(best, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(case_count(40)))
 def test_an_index_that_grew_equals_one_that_was_built_at_once(seed: int) -> None:
     of, sessions, visit = random_case(seed)
     grown, m = SessionIndex(3), 3
@@ -141,7 +142,7 @@ def test_a_session_counts_its_items_once_and_rules_count_their_distance() -> Non
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(case_count(15)))
 def test_of_what_follows_a_popular_item_as_much_is_asked_as_can_be_in_a_list(
     seed: int, policy: Policy
 ) -> None:
@@ -167,7 +168,7 @@ def test_of_what_follows_a_popular_item_as_much_is_asked_as_can_be_in_a_list(
     assert left_out > 100 or items == 60
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(case_count(20)))
 def test_followers_are_asked_for_as_a_dictionary_would_be(seed: int) -> None:
     of, followers, plain = random.Random(seed), Followers(), dict[int, float]()
     for _ in range(of.randrange(1, 400)):
@@ -217,7 +218,7 @@ def test_the_bootstrap_pairs_queries() -> None:
         paired_bootstrap([1], [1, 2])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(case_count(60)))
 def test_sessions_that_no_item_keeps_are_dropped_and_no_list_is_another(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

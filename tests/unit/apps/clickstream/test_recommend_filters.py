@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from millrace_apps.clickstream.recommend.process import Recommender, Recommendin
 from millrace_apps.clickstream.recommend.scoring import recommend
 from millrace_apps.clickstream.recommend.serve import Follower
 from millrace_apps.clickstream.state.known import VisitorRules
+from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import START as DAY_START
 from tests.unit.apps.clickstream.test_recommend_serve import asked, query_of
 from tests.unit.apps.clickstream.test_recommender import (
@@ -42,7 +42,7 @@ from tests.unit.apps.clickstream.test_recommender import (
     send,
 )
 
-CASES = int(os.environ.get("MILLRACE_CASES", "60"))
+CASES = case_count(60)
 CATEGORIES = ("shoes", "socks", None)
 
 

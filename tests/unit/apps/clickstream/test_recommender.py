@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from millrace_apps.clickstream.recommend.log import SEGMENT, SessionLog, index_o
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
 from millrace_apps.clickstream.recommend.records import Recommendation, RecommendationQuality
 from millrace_apps.clickstream.recommend.scoring import recommend
+from tests.cases import case_count
 from tests.unit.apps.clickstream.test_world import ClickstreamWorld
 
-CASES = int(os.environ.get("MILLRACE_CASES", "40"))
+CASES = case_count(40)
 MINUTE, HOUR = 60_000, 3_600_000
 START = 1_767_600_000_000
 GAP = 30 * MINUTE

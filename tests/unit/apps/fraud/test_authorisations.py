@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
@@ -13,6 +12,7 @@ from millrace.testing import TestDriver
 from millrace_apps.fraud.contracts.events import Authorisation, Label, Transaction
 from millrace_apps.fraud.processes.authorised import MOST_OF_CARD, CardSteps, Step
 from millrace_apps.fraud.state.known_labels import LabelRules
+from tests.cases import case_count
 from tests.oracles.fraud import expected_decisions, mismatches
 from tests.unit.apps.fraud.cases import (
     DAY,
@@ -30,7 +30,7 @@ from tests.unit.apps.fraud.cases import (
 )
 from tests.unit.apps.fraud.chain import Chain, time_of
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 BOUND_MS = 5 * SECOND
 Event = Transaction | Label | Authorisation
 

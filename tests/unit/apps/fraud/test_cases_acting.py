@@ -19,6 +19,7 @@ from millrace_apps.fraud.cases.live import LiveCases
 from millrace_apps.fraud.cases.queue import ReviewQueue
 from millrace_apps.fraud.cases.rules import CaseRefused, CaseRules, QueueRule
 from millrace_apps.fraud.contracts.control_events import Propose
+from tests.cases import case_count
 from tests.oracles import fraud_cases as oracle
 from tests.unit.apps.fraud.case_book_cases import (
     ACTING,
@@ -382,7 +383,7 @@ def told(case: Case) -> tuple[Any, ...]:
 def test_ten_thousand_cards_are_what_going_through_their_events_gives() -> None:
     random = Random(23)
     rules = msgspec.structs.replace(ACTING, most_alerts=4, open_for_ms=4 * DAY, kept_ms=6 * DAY)
-    lives = {f"c{n}": some_life(random, f"c{n}", random.randrange(3, 14)) for n in range(10_000)}
+    lives = {f"c{n}": some_life(random, f"c{n}", random.randrange(3, 14)) for n in range(case_count(10_000))}
     target = TestDriver(CaseBook(rules))
     target.send_batch([(key, at, what) for life in lives.values() for key, at, what in map(event, life)])
     end = START_MS + 40 * DAY

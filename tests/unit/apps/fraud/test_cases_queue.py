@@ -14,6 +14,7 @@ from millrace_apps.fraud.cases.events import Case, QueueDay, QueueEntry, Status
 from millrace_apps.fraud.cases.live import LiveCases, ranked
 from millrace_apps.fraud.cases.queue import ReviewQueue
 from millrace_apps.fraud.cases.rules import CaseRules
+from tests.cases import case_count
 from tests.unit.apps.fraud.case_book_cases import DAY, HOUR, MINUTE, RULES, START_MS, alert, said
 
 QUEUE = "cards"
@@ -150,7 +151,7 @@ def test_a_verdict_replaced_after_an_empty_midnight_is_no_second_decision() -> N
     assert settle(target, 35 * DAY).is_empty()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(case_count(200)))
 def test_each_case_is_decided_once_however_often_its_verdict_is_replaced(seed: int) -> None:
     random = Random(seed)
     events, first_ends = [], 0

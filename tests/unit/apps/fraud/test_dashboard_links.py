@@ -19,6 +19,7 @@ from millrace_apps.fraud.dashboard import page as dashboard
 from millrace_apps.fraud.dashboard.data import LabelFigures
 from millrace_apps.fraud.dashboard.links import KINDS, MOST_CARDS, MOST_NODES, Payments, links
 from millrace_apps.fraud.dashboard.recent import COLUMNS, Recent, recent
+from tests.cases import case_count
 from tests.unit.apps.fraud.tables import EVIL, fraud_folder
 from tests.unit.millrace.dashboard.cases import Clock
 
@@ -132,7 +133,7 @@ def drawn(graph: Graph) -> set[Place]:
     return {(p[0], p[2]) for p in (node.id.partition(":") for node in graph.nodes)}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(case_count(60)))
 def test_a_graph_is_what_loops_over_the_payments_give(seed: int) -> None:
     random = Random(seed)
     is_large = seed % 5 == 0
@@ -202,7 +203,7 @@ def test_what_many_cards_use_is_counted_and_not_followed() -> None:
     assert len(graph.nodes) == MOST_CARDS + 1
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(case_count(200)))
 def test_the_newest_decisions_are_kept_however_files_are_cut(seed: int) -> None:
     random = Random(seed)
     most, number = random.randrange(1, 30), random.randrange(0, 90)

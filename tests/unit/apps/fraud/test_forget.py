@@ -21,6 +21,7 @@ from millrace_apps.fraud.app import begin
 from millrace_apps.fraud.contracts.events import CardErasure, Decision, Erased, Transaction
 from millrace_apps.fraud.operations.forgetting import COLUMNS, names_of
 from millrace_apps.fraud.settings import FraudSettings
+from tests.cases import case_count
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, START_MS, driver, label, transaction
 from tests.unit.apps.fraud.chain import ALL, Chain
 
@@ -60,7 +61,7 @@ def keys_of(host: MemoryHost) -> set[str]:
     return {key.partition(":")[2] for key in host.store.cells}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(case_count(10)))
 def test_of_10000_events_what_comes_after_an_erasure_is_as_of_a_new_card(seed: int) -> None:
     """The oracle decides on each stretch between two erasures of a card as if it were a card of its own."""
     random, at = Random(seed), 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,10 +25,11 @@ from millrace_apps.fraud.operations.served import JOURNAL, compared
 from millrace_apps.fraud.operations.serving import Decider
 from millrace_apps.fraud.operations.serving_app import decider_of
 from millrace_apps.fraud.settings import FraudSettings
+from tests.cases import case_count
 from tests.unit.apps.fraud.cases import label, transaction
 from tests.unit.millrace.serving.memory_query import MemoryQuery
 
-CASES = int(os.environ.get("MILLRACE_CASES", "6"))
+CASES = case_count(6)
 SECOND = 1_000
 
 

@@ -13,6 +13,7 @@ from millrace_apps.fraud.processes.rulebook import LANGUAGE, Windows, text_of
 from millrace_apps.fraud.processes.window_functions import asked, entity_of
 from millrace_apps.fraud.processes.windows import CardWindows, Plan
 from millrace_apps.fraud.state.history import HORIZON_MS, History
+from tests.cases import case_count
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, transaction
 
 LENGTHS = (1_000, MINUTE, 7 * MINUTE, HOUR, DAY, 5 * DAY, HORIZON_MS)
@@ -38,7 +39,7 @@ def some_uses(random: Random) -> list[Use]:
     return random.sample(uses, random.randint(0, len(uses)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(case_count(40)))
 def test_many_windows_found_together_are_what_each_is_alone(seed: int) -> None:
     random = Random(seed)
     history = some_history(random, random.choice([0, 1, 2, 30]))
@@ -92,7 +93,7 @@ def test_rules_tell_what_every_event_is_asked_for_first() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(case_count(10)))
 def test_the_usual_gap_follows_what_is_added_inserted_and_removed(seed: int) -> None:
     random = Random(seed)
     history, at = History(since=0), 0

@@ -21,12 +21,13 @@ from millrace_apps.iot_maintenance.dashboard.limits import limits_in, limits_of
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
 from millrace_apps.iot_maintenance.evaluation.stream import written as file_of
 from millrace_apps.iot_maintenance.operations.app_rules import written
+from tests.cases import case_count
 
 AT = 1_767_600_000_000
 ROW = {"kind": "pump", "machine_id": "m1", "event_time_ms": AT, "attributes": [("limit", "75"), ("max", "x")]}
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(case_count(300)))
 def test_limits_of_an_expression_are_where_it_changes_its_mind(seed: int) -> None:
     rnd = random.Random(seed)
     attributes = {"limit": str(rnd.randrange(20, 80)), "trip": str(rnd.randrange(20, 80))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -10,8 +9,9 @@ import pytest
 
 from millrace.testing.world_ledger import WorldTruth
 from millrace_apps.iot_maintenance.evaluation.demo_causes import checks, degradations, judge
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 SECOND = 1_000
 LAST = 60 * SECOND
 

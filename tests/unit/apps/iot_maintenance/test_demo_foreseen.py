@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -18,9 +17,10 @@ from millrace_apps.iot_maintenance.evaluation.demo_foreseen import (
     judge_forecasts,
     judge_scores,
 )
+from tests.cases import case_count
 from tests.unit.apps.iot_maintenance.test_demo_causes import beyond, degrading
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 SECOND = 1_000
 END = 60
 AHEAD = 6

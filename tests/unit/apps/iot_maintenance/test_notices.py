@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -17,8 +16,9 @@ from millrace_apps.iot_maintenance.contracts.events import (
 )
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, run, settings_for, written
 from millrace_apps.iot_maintenance.state.assets import subject_of
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "15"))
+CASES = case_count(15)
 SECOND = 1_000
 START = 1_767_600_000_000
 WAIT = 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from millrace_apps.iot_maintenance.processes.orders import (
     open_orders_of,
 )
 from millrace_apps.iot_maintenance.settings import IotSettings
+from tests.cases import case_count
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
@@ -41,7 +41,7 @@ from tests.unit.apps.iot_maintenance.monitor_cases import (
 )
 
 KEEP = 10 * DAY
-CASES = int(os.environ.get("MILLRACE_CASES", "60"))
+CASES = case_count(60)
 
 
 def plan(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any, NamedTuple
@@ -25,10 +24,11 @@ from millrace_apps.iot_maintenance.processes.windows import (
     WINDOW_MS,
     AlarmKpi,
 )
+from tests.cases import case_count
 from tests.unit.apps.iot_maintenance.monitor_cases import START
 from tests.unit.apps.iot_maintenance.test_kpis import alarm
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 PLANT = "p01"
 
 

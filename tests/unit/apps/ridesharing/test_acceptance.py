@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -34,6 +33,7 @@ from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.income import Idle, Income, IncomeConfig
 from millrace_apps.ridesharing.processes.matching import FreeCar, Rider, Rules, optimal, problem
 from millrace_apps.ridesharing.settings import RidesharingSettings
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     LAT,
@@ -52,7 +52,7 @@ from tests.unit.apps.ridesharing.test_audit import line_of_requests
 from tests.unit.apps.ridesharing.test_invariance import BOUND_MS, evening
 from tests.unit.apps.ridesharing.test_settings import trips_file
 
-CASES = int(os.environ.get("MILLRACE_CASES", "200"))
+CASES = case_count(200)
 LEARNS = msgspec.structs.replace(
     CONFIG, acceptance=AcceptanceConfig(), income=IncomeConfig(worth_ms=60_000)
 )  # fmt: skip

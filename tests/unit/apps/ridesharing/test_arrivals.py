@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections import defaultdict
@@ -36,6 +35,7 @@ from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig, Arrivals
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.matching import FreeCar, Rider, Rules, problem
 from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     KM,
@@ -55,7 +55,7 @@ from tests.unit.apps.ridesharing.evenings import Topics, evening
 from tests.unit.apps.ridesharing.test_invariance import BOUND_MS
 from tests.unit.apps.ridesharing.test_invariance import evening as short_evening
 
-CASES = int(os.environ.get("MILLRACE_CASES", "3"))
+CASES = case_count(3)
 ON = ArrivalConfig()
 WITH = msgspec.structs.replace(CONFIG, arrivals=ON)
 ZONE = ZoneInfo("UTC")

@@ -7,7 +7,6 @@ estimate is made of that list anew, by its definition.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from collections.abc import Iterable
@@ -27,9 +26,10 @@ from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from millrace_apps.ridesharing.processes.regions import Regions
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.evenings import Topics, evening
 
-CASES = int(os.environ.get("MILLRACE_CASES", "4"))
+CASES = case_count(4)
 #: Pick-ups: so much is added before times are compared, seconds.
 SHIFT_S = 30.0
 Row = dict[str, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import zlib
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.earlier import EarlierBook, EarlierCar, adopt
 from millrace_apps.ridesharing.state.entries import Car, Due
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.nights import BOUND_MS, night
 
-CASES = int(os.environ.get("MILLRACE_CASES", "40"))
+CASES = case_count(40)
 #: What a region had kept in the midst of some nights.
 OF_BEFORE: Any = json.loads((Path(__file__).parent / "regions_of_before.json").read_text())
 #: How late what comes behind the bound comes, ms.

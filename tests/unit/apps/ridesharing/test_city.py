@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +16,12 @@ from millrace_apps.ridesharing.contracts.records import Journey, Place, Trip
 from millrace_apps.ridesharing.dashboard.places import City, Moment, read_city
 from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.tables import USUAL, rides_folder
 from tests.unit.millrace.dashboard.cases import Clock, put_records
 
 #: Random worlds that are held against plain loops; more by hand.
-CASES = int(os.environ.get("MILLRACE_CITY_CASES", "12"))
+CASES = case_count(12, "MILLRACE_CITY_CASES")
 START, SECOND, MINUTE, HOUR = 1_767_369_600_000, 1_000, 60_000, 3_600_000
 EVERY_MS = 30_000
 #: So far back a request is looked for, so far a car before the newest, and so far a journey.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -33,6 +32,7 @@ from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Head, Ride
 from millrace_apps.ridesharing.state.pairs import MOST_PAIRS, Pair, by_rider, keep_pair, named, stands
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     LAT,
@@ -49,7 +49,7 @@ from tests.unit.apps.ridesharing.cases import (
 )
 from tests.unit.apps.ridesharing.evenings import evening
 
-CASES = int(os.environ.get("MILLRACE_CASES", "300"))
+CASES = case_count(300)
 KINDS = ("standard", "xl", "premium", "accessible")
 CITY = (Serves("xl", "standard", 60_000), Serves("premium", "standard", 90_000),
         Serves("accessible", "standard", 200_000), Serves("accessible", "xl", 30_000))  # fmt: skip

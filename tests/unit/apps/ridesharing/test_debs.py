@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,8 +23,9 @@ from millrace_apps.ridesharing.debs.pipeline import QUERIES, app_of
 from millrace_apps.ridesharing.debs.report import carry_out
 from millrace_apps.ridesharing.debs.trips import COLUMNS, read_results, read_trips
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "40"))
+CASES = case_count(40)
 _MINUTE = 60_000
 _NORTH, _WEST = 40.75, -73.99
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,8 +26,9 @@ from millrace_apps.ridesharing.demand.process import (
     interval,
 )
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "20"))
+CASES = case_count(20)
 _START = 1_211_414_400_000  # 2008-05-22T00:00Z
 _RESOLUTION = 8
 

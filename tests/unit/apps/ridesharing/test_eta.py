@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from functools import partial
 from math import cos, exp, hypot, log, radians
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
+from millrace_apps.ridesharing.eta import report as report_module
 from millrace_apps.ridesharing.eta.features import NAMES, mercator
 from millrace_apps.ridesharing.eta.interval import RATE, Spread, Width, spread_of
 from millrace_apps.ridesharing.eta.report import carry_out
@@ -25,8 +26,9 @@ from millrace_apps.ridesharing.eta.times import Model
 from millrace_apps.ridesharing.eta.training import columns_of, export, train
 from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "25"))
+CASES = case_count(25)
 _MINUTE = 60_000
 _START = 1_211_500_800_000  # 2008-05-23T00:00Z
 
@@ -204,6 +206,7 @@ def trained(folder: Path, legs: list[Made]) -> Any:
         np.array([told[one.name].straight_s for one in ended]),
         np.array([(one.end - one.at) / 1_000 for one in ended if one.end]),
         ended[-1].at,
+        rounds=150,
     )
     export(model, folder)
     return model
@@ -289,7 +292,10 @@ def parquet_of(legs: list[Made], file: Path) -> Path:
     return file
 
 
-def test_the_evaluation_judges_later_trips_by_earlier_ones(tmp_path: Path) -> None:
+def test_the_evaluation_judges_later_trips_by_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_module, "train", partial(train, rounds=150))
     legs = some_legs(Random(11), 2_600, _MINUTE)
     file = parquet_of(legs, tmp_path / "trips.parquet")
     cut = pd.Timestamp(legs[1_800].at, unit="ms").strftime("%Y-%m-%dT%H:%MZ")

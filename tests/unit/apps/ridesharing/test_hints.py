@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,9 +20,10 @@ from millrace_apps.ridesharing.demand.process import QUARTER_MS, Demand
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
 from millrace_apps.ridesharing.evaluation.fleet import Request
 from millrace_apps.ridesharing.evaluation.replay import run_replay
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.test_demand import a_rhythm, parquet_of
 
-CASES = int(os.environ.get("MILLRACE_CASES", "40"))
+CASES = case_count(40)
 _HOME = h3.latlng_to_cell(37.76, -122.43, 8)
 _AREA = sorted(h3.grid_disk(_HOME, 5))
 

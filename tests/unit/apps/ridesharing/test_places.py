@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from millrace.testing.properties import invariant
 from millrace_apps.ridesharing.contracts.events import Event, Position, RideRequest
 from millrace_apps.ridesharing.contracts.records import DriverChange, Place, Trip
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,
@@ -31,7 +31,7 @@ from tests.unit.apps.ridesharing.cases import (
 )
 
 #: Random evenings that are held against plain loops; more by hand.
-CASES = int(os.environ.get("MILLRACE_PLACES_CASES", "60"))
+CASES = case_count(60, "MILLRACE_PLACES_CASES")
 EVERY_MS = CONFIG.places_ms
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import msgspec
@@ -18,6 +17,7 @@ from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.earlier import EarlierBook, adopt
 from millrace_apps.ridesharing.state.entries import Ride
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,
@@ -36,7 +36,7 @@ from tests.unit.apps.ridesharing.cases import (
     status,
 )
 
-CASES = int(os.environ.get("MILLRACE_CASES", "25"))
+CASES = case_count(25)
 #: A ride of 2 km that is under way from second 70 on.
 UNDER_WAY: tuple[Event, ...] = (
     position("d1", 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -34,10 +33,11 @@ from millrace_apps.ridesharing.processes.riders import Known, Riders
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Head, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import LAT, LON, ZONE, request
 from tests.unit.apps.ridesharing.evenings import evening
 
-SEEDS = range(min(10, int(os.environ.get("MILLRACE_CASES", "2"))))
+SEEDS = range(min(10, case_count(2)))
 ONE = Regions()
 FINE, COARSE = Regions(parent=7), Regions(parent=6)
 CUT = Regions(lon_cuts=(LON,), lat_cuts=((LAT,), ()))
@@ -384,7 +384,7 @@ def test_a_booking_that_waits_for_a_ride_that_has_just_ended_hears_of_it() -> No
 
 def test_what_drivers_have_answered_is_added_up_and_goes_with_them() -> None:
     """Of random regions that become one, and of one that becomes many, against sums over all answers."""
-    for seed in range(int(os.environ.get("MILLRACE_CASES", "60"))):
+    for seed in range(case_count(60)):
         draws = random.Random(seed)
         layout, answers, to = EntryLayout(kept_states(Dispatcher())), AcceptanceConfig(), config(ONE)
         entries: dict[str, Entries] = {"Dispatcher": {}, "Gate": {}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -27,8 +26,9 @@ from millrace_apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multi
 from millrace_apps.ridesharing.surge.recount import Asking, Change, Free, recounted
 from millrace_apps.ridesharing.surge.report import carry_out, sign_changes
 from millrace_apps.ridesharing.surge.world import City, World
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "25"))
+CASES = case_count(25)
 _START = 1_767_225_600_000
 HOUR = 3_600_000
 #: So long after the last question prices are looked at.

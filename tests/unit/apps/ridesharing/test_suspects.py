@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import msgspec
@@ -16,6 +15,7 @@ from millrace_apps.ridesharing.contracts.events import Event, Position
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.gate import Gate
 from millrace_apps.ridesharing.processes.geo import distance_m
+from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     REGION,
@@ -27,7 +27,7 @@ from tests.unit.apps.ridesharing.cases import (
     status,
 )
 
-CASES = int(os.environ.get("MILLRACE_CASES", "50"))
+CASES = case_count(50)
 
 
 def gate_of(*events: Position) -> TestDriver:

@@ -22,6 +22,7 @@ from millrace.connectors.upkeep import compact, vacuum
 from millrace.inspect.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
 from millrace.inspect.savepoints import SavepointError, _wait_for_merges
 from millrace.runtime.contract import owned
+from tests.cases import case_count
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch, rows
 
 #: Rows wait until somebody asks for them.
@@ -315,7 +316,7 @@ def test_what_waits_is_waited_for(tmp_path: Path) -> None:
     into.close()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(case_count(30)))
 def test_any_history_of_batches_cuts_and_compactions_leaves_the_newest_rows(
     tmp_path: Path, seed: int
 ) -> None:

@@ -27,6 +27,7 @@ from millrace.observing.reading import Jobs
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, Topology, read
+from tests.cases import case_count
 from tests.unit.millrace.dashboard.cases import NOW, Clock, put, put_checkpoint
 from tests.unit.millrace.observing.cases import figures, record
 
@@ -130,7 +131,7 @@ def test_what_goes_on_and_is_not_written_is_not_counted() -> None:
     assert graph(flow)["link:Cards", "link:Shops"] == ""
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(case_count(200)))
 def test_both_ends_of_every_arrow_are_there_and_the_largest_places_are_kept(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"t{n}" for n in range(rng.randrange(1, 30))]

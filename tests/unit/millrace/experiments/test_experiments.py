@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -22,9 +21,10 @@ from millrace.experiments import (
     sample_ratio,
     share,
 )
+from tests.cases import case_count
 
 #: Experiments of a simulation; by command many more.
-RUNS = int(os.environ.get("MILLRACE_CASES", "150"))
+RUNS = case_count(150)
 HALVES = {"control": 0.5, "new": 0.5}
 PEOPLE = [f"person-{n}" for n in range(20_000)]
 

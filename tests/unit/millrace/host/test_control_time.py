@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 from typing import Any
 
@@ -25,8 +24,9 @@ from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row, Runner
 from millrace.testing import TestDriver
 from millrace.time import END_OF_TIME, NO_WATERMARK
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 class Limit(msgspec.Struct, frozen=True):

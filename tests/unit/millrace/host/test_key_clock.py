@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -23,8 +22,9 @@ from millrace.testing import TestDriver
 from millrace.time import END_OF_TIME, NEVER, NO_WATERMARK
 from millrace.topology import KeyingError
 from millrace_apps.benchmarks.paged import PagedHost
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 class Event(msgspec.Struct, frozen=True):

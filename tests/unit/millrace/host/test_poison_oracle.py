@@ -7,7 +7,6 @@ cannot be kept. Whatever they did before that is undone, in whichever link and h
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,10 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.state import pages as pages_module
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Topology, read
+from tests.cases import case_count
 from tests.unit.millrace.host.test_station import Runs
 
-CASES = int(os.environ.get("MILLRACE_CASES", "64"))
+CASES = case_count(64)
 LIMIT = 3_000
 BOUND = 20
 

@@ -7,7 +7,6 @@ compared after each batch.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -22,9 +21,10 @@ from millrace.host.memory import MemoryHost
 from millrace.host.rows import Row
 from millrace.testing import TestDriver
 from millrace.time import END_OF_TIME, NO_WATERMARK
+from tests.cases import case_count
 
 TTL_MS = 30
-CASES = int(os.environ.get("MILLRACE_CASES", "250"))
+CASES = case_count(250)
 
 
 class Step(msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import zlib
 from collections import Counter
@@ -45,12 +44,13 @@ from millrace.state.keyring import KeyReference, configured_keys, generate_key
 from millrace.state.sealing import unseal
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
+from tests.cases import case_count
 from tests.spark.fuzzing import BOUND, Set, build, in_memory, random_case
 from tests.spark.mirror import DRAIN, comparable, to_row
 from tests.unit.millrace.topology.random_steps import Item as Step
 from tests.unit.millrace.topology.random_steps import made, step
 
-CASES = int(os.environ.get("MILLRACE_CASES", "60"))
+CASES = case_count(60)
 
 
 @dataclass

@@ -15,9 +15,10 @@ from millrace.inspect.changelogs import Change, read_changes, read_lineage
 from millrace.inspect.partition import Partition, Version
 from millrace.inspect.sorted_table import Found, SortedTable, StateFormatUnknown
 from millrace.state.cells import StateCorrupted
+from tests.cases import case_count
 from tests.unit.millrace.inspect.spark_files import PartitionWriter, changelog, lz4_blocks, table
 
-CASES = int(os.environ.get("MILLRACE_CASES", "300"))
+CASES = case_count(300)
 
 
 @pytest.fixture(scope="module")

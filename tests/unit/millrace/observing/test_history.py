@@ -10,6 +10,7 @@ import pytest
 from millrace.dashboard.overview import lags_of, rates_of
 from millrace.observing.history import DAY_MS, EVERY_MS, HISTORY_FILE, HistoryReader, HistoryWriter, Moment
 from millrace.observing.rates import Rates
+from tests.cases import case_count
 from tests.unit.millrace.observing.cases import NOW, figures
 
 
@@ -72,7 +73,7 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert [m.at_ms for m in HistoryReader(tmp_path).last_day(NOW)] == [NOW]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(case_count(300)))
 def test_all_steps_together_are_all_rows_that_were_read(seed: int) -> None:
     """Starts, halts and gaps at random; the oracle goes through the rows one second at a time."""
     rng = random.Random(seed)
@@ -111,7 +112,7 @@ def test_all_steps_together_are_all_rows_that_were_read(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(case_count(200)))
 def test_a_rate_is_what_was_added_over_the_last_half_minute(seed: int) -> None:
     rng = random.Random(seed)
     rates, at, seen = Rates(from_zero=True), NOW, []

@@ -18,8 +18,9 @@ import pytest
 
 from millrace.operations import roster as module
 from millrace.operations.roster import COST, Cost, Operator, Role, Roster, RosterError, RosterFile
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 CHEAP = Cost(2, 1, 1)
 NAMES = ("ann", "bob", "Carl.C", "d-4@x")
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from millrace.parts.moving import MovingStatistics, Weighted
+from tests.cases import case_count
 
 MINUTE = 60_000
 
@@ -112,7 +113,7 @@ def run(seed: int) -> None:
         assert (kept.count, kept.counts) == (len(values), [len(panes[p]) for p in sorted(panes)])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(case_count(100)))
 def test_what_is_told_is_that_of_a_plain_list(seed: int) -> None:
     run(seed)
 

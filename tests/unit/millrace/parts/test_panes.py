@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from millrace.parts.panes import Panes, Sums
+from tests.cases import case_count
 
 
 class Tens(Sums, array_like=True):
@@ -92,12 +93,12 @@ def run(seed: int) -> None:
         assert bool(kept) is bool(events)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(case_count(100)))
 def test_sums_of_any_window_are_those_of_its_events(seed: int) -> None:
     run(seed)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(case_count(30)))
 def test_panes_hold_what_is_put_into_them(seed: int) -> None:
     random = Random(seed)
     kept, other, events = Letters(), Letters(), []

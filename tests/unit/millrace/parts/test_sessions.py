@@ -10,6 +10,7 @@ import pytest
 
 from millrace.parts.sessions import Sessions
 from millrace.time import NEVER
+from tests.cases import case_count
 
 
 class Event(NamedTuple):
@@ -81,7 +82,7 @@ def run(seed: int) -> None:
         assert ([] if found is None else [(found[0], found[1], sorted(found[2]))]) == inside
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(case_count(100)))
 def test_sessions_are_the_events_that_reach_each_other(seed: int) -> None:
     run(seed)
 

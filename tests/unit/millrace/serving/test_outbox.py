@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import stat
@@ -21,8 +20,9 @@ from millrace.errors import UserError
 from millrace.serving import outbox as module
 from millrace.serving.handing import HandingOn, NotHandedOn, Place
 from millrace.serving.outbox import Outbox
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "15"))
+CASES = case_count(15)
 
 
 class Broker(HandingOn):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import random
 import zlib
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from millrace.state.paged import PART_ITEMS, owner_of, part_text
 from millrace.state.pages import PagedStore
 from millrace.state.schema import describe_state
 from millrace.testing import TestDriver
+from tests.cases import case_count
 
-CASES = int(os.environ.get("MILLRACE_CASES", "60"))
+CASES = case_count(60)
 
 
 class Do(msgspec.Struct):

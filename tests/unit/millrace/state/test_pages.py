@@ -6,7 +6,6 @@ group in every batch, and a model that says what must be kept.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +21,10 @@ from millrace.state.cells import INDEX, INDEX_PAGES, SCHEMA_PAGE, PageInfo, earl
 from millrace.state.layout import ENCODING_VERSION, EntryLayout, TimerRecord
 from millrace.state.page_index import listed_by
 from millrace.state.pages import EntryTooLarge, Header, PagedStore, StateCorrupted
+from tests.cases import case_count
 
 MINUTE = 60_000
-CASES = int(os.environ.get("MILLRACE_CASES", "100"))
+CASES = case_count(100)
 
 
 def layout() -> EntryLayout:

@@ -8,7 +8,6 @@ each kind.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 
@@ -34,10 +33,11 @@ from millrace.time.clock import (
     skew_ms,
 )
 from millrace.time.durations import DurationError
+from tests.cases import case_count
 
 Advance = Callable[[ClockState, list[SourceReport], ClockSettings], tuple[ClockState, ClockStatus]]
 LIMITS = (1, 2, 3, 7, 20, 100, 1_000, None)
-SEEDS = range(int(os.environ.get("MILLRACE_CASES", "15")))
+SEEDS = range(max(15, case_count(15)))
 
 
 # -- worlds ---------------------------------------------------------------------------------------

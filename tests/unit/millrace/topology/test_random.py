@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any, ClassVar
@@ -13,9 +12,10 @@ import pytest
 from millrace import Context, KeyedProcess, arrival
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Input, Topology, read
+from tests.cases import case_count
 from tests.unit.millrace.topology.random_steps import Item, counted, made, step
 
-CASES = int(os.environ.get("MILLRACE_CASES", "150"))
+CASES = case_count(150)
 
 
 def text(value: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import pytest
 
 from millrace.upgrading.differences import Looks, difference, difference_by_key
+from tests.cases import case_count
 
 #: Histories by chance; more by hand.
-CASES = int(os.environ.get("UPGRADE_SEEDS", "400"))
+CASES = case_count(400, "UPGRADE_SEEDS")
 COLUMNS = ["_event_id", "amount", "note"]
 
 
