@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,11 +15,10 @@ import numpy as np
 from millrace import KeyedProcess, keyed, minutes, seconds
 from millrace.operators import deduplicate, top_n
 from millrace.windows import sum_of, tumbling
-from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks import case, oracles
+from millrace_apps.benchmarks.case import Case, Input, Sizes, over
 from millrace_apps.benchmarks.digest import Digest, digest
 from millrace_apps.benchmarks.inputs import Events, Ints, card_name, closing_events, make_events, write_files
-from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
-from millrace_apps.benchmarks.w1 import Input, bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,28 +58,6 @@ class Sale(msgspec.Struct, gc=False):
     item: str
     cents: int
     at: int
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is run.
-
-    Attributes:
-        rows: Different events, a thousand per second of event time; a tenth of them comes twice.
-        keys: Items, by Zipf's law.
-        batches: Batches, the first to warm up included; one more completes the windows.
-        repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
-    """
-
-    rows: int = 1_000_000
-    keys: int = 50_000
-    batches: int = 8
-    repeats: int = 1
-    input: Input = "json"
-
-
-QUICK = Sizes(100_000, keys=2_000, batches=3)
 
 
 @dataclass(frozen=True)
@@ -139,40 +115,18 @@ def make_sales(rows: int, keys: int, *, seed: int = 8) -> Sales:
     return once.take(places[np.argsort(comes, kind="stable")])
 
 
-def deduped(sizes: Sizes) -> dict[str, Any]:
-    """Run ours without and with the ranking, and Spark's own deduplication.
-
-    Args:
-        sizes: How much.
-    """
+def systems(sizes: Sizes, folder: Path) -> Mapping[str, case.System]:
+    """Write the sales; return ours without and with the ranking, and Spark's own deduplication."""
     sales = make_sales(sizes.rows, sizes.keys)
-    frames: dict[System, Callable[[DataFrame], DataFrame]] = {
-        "dedup": partial(ours, "dedup", sizes.input),
-        "dedup_top10": partial(ours, "dedup_top10", sizes.input),
-        "spark_dedup": native,
+    cuts = write(folder, sales, sizes.batches, with_json=sizes.with_json)
+    once, ranked = expected("dedup", sales), expected("dedup_top10", sales)
+    first = f"id < {sizes.rows}"
+    best = partial(ours, "dedup_top10", sizes.input)
+    return {
+        "dedup": case.System([folder], cuts, partial(ours, "dedup", sizes.input), once, _IDS, first),
+        "dedup_top10": case.System([folder], cuts, best, ranked, _RANKS, f"shop != 's{SHOPS}'"),
+        "spark_dedup": case.System([folder], cuts, native, once, _IDS, first),
     }
-    wanted = {system: expected(system, sales) for system in frames}
-    runs: dict[System, list[dict[str, Any]]] = {name: [] for name in frames}
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-        folder = Path(name)
-        cuts = write(folder / "in", sales, sizes.batches, with_json=sizes.input == "json")
-        with bench_session(folder) as spark:
-            for repeat in range(sizes.repeats):
-                order = list(frames) if repeat % 2 == 0 else list(reversed(frames))
-                for system in order:
-                    made = frames[system](read_batches(spark, folder / "in"))
-                    ranks = system == "dedup_top10"
-                    run = run_query(
-                        made,
-                        folder / f"{system}-{repeat}",
-                        columns=_RANKS if ranks else _IDS,
-                        # What the closing events make is left out.
-                        where=f"shop != 's{SHOPS}'" if ranks else f"id < {sizes.rows}",
-                    )
-                    runs[system].append(figures(run, cuts, correct=run.digest == wanted[system]))
-    found = {system: combined(of) for system, of in runs.items()}
-    ratio = found["dedup"]["rows_per_s"] / found["spark_dedup"]["rows_per_s"]
-    return {"systems": found, "ratios": {"dedup_over_spark_dedup": ratio}}
 
 
 def dedup_process() -> KeyedProcess[Any, Any]:
@@ -258,13 +212,15 @@ def _table(sales: Sales, *, with_json: bool) -> pa.Table:
     return pa.table(columns)
 
 
-def configuration(sizes: Sizes) -> dict[str, Any]:
-    """Return what the run hangs on, for the report."""
-    return {
-        **asdict(sizes),
+#: Of the sizes' rows, all different, a tenth comes twice; keys are items, by Zipf's law.
+CASE: Final = Case(
+    Sizes(1_000_000),
+    Sizes(100_000, keys=2_000, batches=3),
+    systems,
+    over(("dedup", "spark_dedup")),
+    lambda _: {
         "dedup": f"by id, within {BOUND_MS} ms, a tenth of the events comes again within {BOUND_MS // 2} ms",
         "top10": f"items per shop ({SHOPS}) and {SIZE_MS} ms by the sum of cents, after the dedup",
         "spark_dedup": "dropDuplicatesWithinWatermark; Spark has no top-n on streams",
-        "exponent": 1.1,
-        "settings": streaming_settings(),
-    }
+    },
+)

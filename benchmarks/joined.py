@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from millrace import connect, hours, keyed, minutes, seconds
 from millrace.joins import JoinProcess, asof_join, interval, interval_join
 from millrace_apps.benchmarks import oracles
+from millrace_apps.benchmarks.case import Case, Input, Sizes, System, over
 from millrace_apps.benchmarks.digest import Digest, digest
 from millrace_apps.benchmarks.inputs import (
     START_MS,
@@ -27,15 +27,12 @@ from millrace_apps.benchmarks.inputs import (
     write_files,
 )
 from millrace_apps.benchmarks.oracles import Limits
-from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
-from millrace_apps.benchmarks.w1 import Input, bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Job = Literal["asof", "interval"]
-System = Literal["asof", "interval", "spark_native"]
 
 KEEP_MS = hours(1)
 GRACE_MS = seconds(10)
@@ -56,28 +53,6 @@ class Limit(msgspec.Struct, gc=False):
     limit: int
     card: str
     since: int
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is run.
-
-    Attributes:
-        rows: Purchases, a thousand per second of event time; there is a limit for every ten.
-        keys: Cards: of the purchases by Zipf's law, of the limits all alike.
-        batches: Batches, the first to warm up included; one more brings the purchases that wait.
-        repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
-    """
-
-    rows: int = 2_000_000
-    keys: int = 50_000
-    batches: int = 8
-    repeats: int = 1
-    input: Input = "json"
-
-
-QUICK = Sizes(60_000, keys=2_000, batches=3)
 
 
 @dataclass(frozen=True)
@@ -136,34 +111,22 @@ def make_sides(rows: int, keys: int, *, seed: int = 6) -> Sides:
     return Sides(make_events(rows, keys), Limits(cards, START_MS + np.arange(n, dtype=np.int64) * _EVERY))
 
 
-def joined(sizes: Sizes) -> dict[str, Any]:
-    """Run both joins by ours, and the interval join by Spark's own operator.
-
-    Args:
-        sizes: How much.
-    """
+def systems(sizes: Sizes, folder: Path) -> Mapping[str, System]:
+    """Write both sides; return both joins by ours, and the interval join by Spark's own operator."""
     sides = make_sides(sizes.rows, sizes.keys)
-    frames: dict[System, Callable[[DataFrame, DataFrame], DataFrame]] = {
-        "asof": partial(ours, process_of("asof"), sizes.input),
-        "interval": partial(ours, process_of("interval"), sizes.input),
-        "spark_native": native,
+    cuts = sides.write(folder, sizes.batches, with_json=sizes.with_json)
+    asof, within = expected("asof", sides), expected("interval", sides)
+    frames: dict[str, tuple[Callable[..., DataFrame], Digest]] = {
+        "asof": (partial(ours, process_of("asof"), sizes.input), asof),
+        "interval": (partial(ours, process_of("interval"), sizes.input), within),
+        "spark_native": (native, within),
     }
-    runs: dict[System, list[dict[str, Any]]] = {name: [] for name in frames}
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-        folder = Path(name)
-        cuts = sides.write(folder / "in", sizes.batches, with_json=sizes.input == "json")
-        wanted = {job: expected(job, sides) for job in ("asof", "interval")}
-        with bench_session(folder) as spark:
-            for repeat in range(sizes.repeats):
-                order = list(frames) if repeat % 2 == 0 else list(reversed(frames))
-                for system in order:
-                    of = wanted["asof" if system == "asof" else "interval"]
-                    checkpoint = folder / f"{system}-{repeat}"
-                    run = _measured(spark, frames[system], of, folder / "in", checkpoint, cuts, sizes.rows)
-                    runs[system].append(run)
-    found = {system: combined(of) for system, of in runs.items()}
-    ratio = found["interval"]["rows_per_s"] / found["spark_native"]["rows_per_s"]
-    return {"systems": found, "ratios": {"interval_over_spark_native": ratio}}
+    # The closing purchases have no limits; the as-of join has rows of them, which are left out.
+    columns, where = ("id", "coalesce(limit, -1L)"), f"id < {sizes.rows}"
+    files = [folder / "left", folder / "right"]
+    return {
+        name: System(files, cuts, frame, wanted, columns, where) for name, (frame, wanted) in frames.items()
+    }
 
 
 def process_of(job: Job) -> JoinProcess:
@@ -209,29 +172,15 @@ def expected(job: Job, sides: Sides) -> Digest:
     return digest(*found)
 
 
-def _measured(
-    spark: SparkSession,
-    frame: Callable[[DataFrame, DataFrame], DataFrame],
-    wanted: Digest,
-    files: Path,
-    checkpoint: Path,
-    cuts: list[int],
-    rows: int,
-) -> dict[str, Any]:
-    left, right = (read_batches(spark, files / side) for side in ("left", "right"))
-    # The closing purchases have no limits; the as-of join has rows of them, which are left out.
-    run = run_query(
-        frame(left, right), checkpoint, columns=("id", "coalesce(limit, -1L)"), where=f"id < {rows}"
-    )
-    return figures(run, cuts, correct=run.digest == wanted)
-
-
-def configuration(sizes: Sizes) -> dict[str, Any]:
-    """Return what the run hangs on, for the report."""
-    return {
-        **asdict(sizes),
+#: Of the sizes' rows, purchases of a thousand per second, every tenth has a limit; cards of the purchases by
+#: Zipf's law, of the limits all alike.
+CASE: Final = Case(
+    Sizes(2_000_000),
+    Sizes(60_000, keys=2_000, batches=3),
+    systems,
+    over(("interval", "spark_native")),
+    lambda _: {
         "asof": f"left, corrections, keep {KEEP_MS} ms, grace {GRACE_MS} ms",
         "interval": f"inner, {BACKWARD_MS} ms backward",
-        "exponent": 1.1,
-        "settings": streaming_settings(),
-    }
+    },
+)

@@ -17,11 +17,11 @@ import msgspec
 
 from millrace.kafka.admin import APPEND_TIME, SENT_TIME
 from millrace_apps.benchmarks import core_app, oracles
+from millrace_apps.benchmarks.case import bench_session, streaming_settings
 from millrace_apps.benchmarks.cpu import cpu_seconds
 from millrace_apps.benchmarks.inputs import Events, card_name, make_events
 from millrace_apps.benchmarks.kafka_io import preload, read_results, read_values
 from millrace_apps.benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
-from millrace_apps.benchmarks.w1 import bench_session, streaming_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,24 +6,19 @@ pattern matching.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from millrace import Context, KeyedProcess, seconds
-from millrace_apps.benchmarks.digest import Digest, digest
-from millrace_apps.benchmarks.inputs import Events, Ints, card_name, make_events, write_batches
-from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
+from millrace_apps.benchmarks.case import Case, Sizes, on_purchases
+from millrace_apps.benchmarks.digest import digest
+from millrace_apps.benchmarks.inputs import Events, Ints, card_name, make_events
 
 if TYPE_CHECKING:
     from millrace.patterns import PatternProcess
-    from millrace_apps.benchmarks.w1 import Input
 
 WITHIN_MS: Final = seconds(5)
 #: Cents below which a purchase is small, and from which it is large.
@@ -55,28 +50,6 @@ class Runs(NamedTuple):
     first: Ints
     last: Ints
     between: Ints
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is run.
-
-    Attributes:
-        rows: Events, a thousand per second of event time.
-        keys: Cards.
-        batches: Batches, the first to warm up included; one more ends what is open.
-        repeats: Runs; figures are medians.
-        input: What the process reads; see :class:`millrace_apps.benchmarks.w1.Sizes`.
-    """
-
-    rows: int = 1_000_000
-    keys: int = 50_000
-    batches: int = 8
-    repeats: int = 1
-    input: Input = "json"
-
-
-QUICK = Sizes(rows=60_000, keys=2_000, batches=3)
 
 
 def process_of() -> PatternProcess:
@@ -153,35 +126,22 @@ def on_memory_host(events: Events) -> dict[str, Any]:
     return {**found, "events": len(rows)}
 
 
-def matching(sizes: Sizes) -> dict[str, Any]:
-    """Run the job and return its figures.
-
-    Args:
-        sizes: How much.
-    """
-    from millrace_apps.benchmarks.w1 import bench_session, ours
-
+def _with_memory_host(sizes: Sizes, report: dict[str, Any]) -> dict[str, Any]:
     events = make_events(sizes.rows, sizes.keys)
-    wanted: Digest = digest(*expected(events))
-    frame = partial(ours, process_of(), sizes.input)
-    runs = []
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-        folder = Path(name)
-        cuts = write_batches(
-            folder / "in", events, sizes.batches, with_json=sizes.input == "json", closing=True
-        )
-        with bench_session(folder) as spark:
-            for repeat in range(sizes.repeats):
-                batches = frame(read_batches(spark, folder / "in"))
-                run = run_query(batches, folder / f"process-{repeat}", columns=("first", "last", "between"))
-                runs.append(figures(run, cuts, correct=run.digest == wanted))
-    memory = on_memory_host(events.part(0, min(len(events), _MEMORY_ROWS)))
-    return {"systems": {"process": combined(runs)}, "memory_host": memory}
+    return {**report, "memory_host": on_memory_host(events.part(0, min(len(events), _MEMORY_ROWS)))}
 
 
-def configuration(sizes: Sizes) -> dict[str, Any]:
-    """Return what the run hangs on, for the report."""
-    from millrace_apps.benchmarks.w1 import streaming_settings
-
-    pattern = f"A B* C within {WITHIN_MS} ms, strict: small, medium, large purchases of a card"
-    return {**asdict(sizes), "pattern": pattern, "exponent": 1.1, "settings": streaming_settings()}
+CASE: Final = Case(
+    Sizes(1_000_000),
+    Sizes(60_000, keys=2_000, batches=3),
+    on_purchases(
+        {"process": process_of},
+        lambda events: digest(*expected(events)),
+        ("first", "last", "between"),
+        {},
+        lambda _: "true",
+    ),
+    {},
+    lambda _: {"pattern": f"A B* C within {WITHIN_MS} ms, strict: small, medium, large purchases of a card"},
+    finish=_with_memory_host,
+)

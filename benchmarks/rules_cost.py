@@ -72,7 +72,7 @@ def active_rules(count: int) -> list[PublishRule]:
     return [PublishRule(rule, 1, "bench", 0, "active") for rule in rules]
 
 
-def rules_cost(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+def rules(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     """Drain the fraud app with rules and without, and compare.
 
     Args:

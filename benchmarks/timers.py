@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 
 from millrace import Context, KeyedProcess, Timer, arrival, days, hours, keyed, value_state
+from millrace.errors import UserError
+from millrace_apps.benchmarks.case import bench_session, streaming_settings
 from millrace_apps.benchmarks.digest import Digest, digest
 from millrace_apps.benchmarks.inputs import START_MS, Ints, write_files
 from millrace_apps.benchmarks.streams import BenchmarkFailed, Run, read_batches, run_query
-from millrace_apps.benchmarks.w1 import bench_session, streaming_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,12 @@ class Sizes:
     due: int = 10_000
     rounds: int = 6
     fill_batches: int = 5
+
+    def __post_init__(self) -> None:
+        if self.due * self.rounds > self.pending:
+            raise UserError(
+                f"{self.rounds} rounds of {self.due:,} timers need --pending {self.due * self.rounds}"
+            )
 
 
 QUICK = Sizes(pending=20_000, due=1_000, rounds=3, fill_batches=2)

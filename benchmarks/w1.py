@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from millrace_apps.benchmarks import oracles
-from millrace_apps.benchmarks.digest import Digest, digest
+from millrace_apps.benchmarks import case, oracles, w1_job
+from millrace_apps.benchmarks.case import CARD, Case, System, ours
+from millrace_apps.benchmarks.case import bench_session as bench_session  # drivers take it from here
+from millrace_apps.benchmarks.digest import digest
 from millrace_apps.benchmarks.inputs import Events, card_name, make_events, write_batches
-from millrace_apps.benchmarks.streams import combined, figures, read_batches, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace import KeyedProcess
-
-Input = Literal["columns", "json"]
-
-#: Card's number from its name.
-CARD = "cast(substring(card, 2) as bigint)"
 #: Events after which the state is weighed.
 _STATE_ROWS = 200_000
 _SCORE = ("id", "n", "z")
@@ -31,149 +24,53 @@ _TOTALS = (CARD, "n", "total", "squares")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(case.Sizes):
     """How much is run.
 
     Attributes:
-        rows: Events.
-        keys: Cards.
         big_keys: Cards of the second run of ours.
-        batches: Batches, the first to warm up included.
         tws_share: Share of a batch's rows, and of the cards, that the stock operators of Spark get. They
             are so slow that a full run takes a quarter of an hour; rows per card and batch, which their
             speed hangs on, stay as they are.
         tws_batches: Batches that they get.
-        repeats: Runs of each system, in alternating order; figures are medians.
-        input: What ours reads: typed ``columns`` as the others do, or the same events as ``json`` bytes.
         warm_up: First run each system on a little, so that none pays for the JVM's compiling.
     """
 
-    rows: int = 4_000_000
-    keys: int = 50_000
     big_keys: int = 1_000_000
-    batches: int = 8
     tws_share: float = 0.15
     tws_batches: int = 3
-    repeats: int = 1
-    input: Input = "json"
     warm_up: bool = True
 
 
-QUICK = Sizes(
-    rows=80_000, keys=2_000, big_keys=40_000, batches=4, tws_share=0.25, tws_batches=2, warm_up=False
-)
+def systems(sizes: Sizes, folder: Path) -> Mapping[str, System]:
+    """Write the inputs and return what is measured, in order."""
 
+    def reading(name: str, rows: int, keys: int, batches: int) -> Callable[..., System]:
+        events = make_events(rows, keys)
+        cuts = write_batches(folder / name, events, batches, with_json=sizes.with_json, closing=False)
+        scores, more = digest(*oracles.scores(events)), {"keys": int(events.card.max()) + 1}
 
-@dataclass(frozen=True)
-class Source:
-    """A benchmark's input: the events, their files, where its batches begin."""
+        def system(frame: Callable[[DataFrame], DataFrame], totals: bool = False) -> System:
+            if not totals:
+                return System([folder / name], cuts, frame, scores, _SCORE, more=more)
+            wanted = digest(*oracles.totals_per_batch(events, cuts))
+            return System([folder / name], cuts, frame, wanted, _TOTALS, mode="update", more=more)
 
-    events: Events
-    folder: Path
-    cuts: list[int]
+        return system
 
-
-@dataclass(frozen=True)
-class System:
-    """Something that is measured.
-
-    Attributes:
-        source: What it reads.
-        frame: Makes its result from the stream of events.
-        columns: What of the result is compared, in SQL.
-        expected: The digest of what must come out.
-        mode: Spark's output mode.
-    """
-
-    source: Source
-    frame: Callable[[DataFrame], DataFrame]
-    columns: tuple[str, ...]
-    expected: Digest
-    mode: str = "append"
-
-
-@contextmanager
-def bench_session(folder: Path) -> Iterator[SparkSession]:
-    """Give a session with the settings of every streaming job, on two cores and two state partitions."""
-    from millrace.runtime.session import spark_session
-
-    with spark_session(
-        "millrace-bench",
-        master="local[2]",
-        shuffle_partitions=2,
-        driver_memory="2g",
-        log_file=folder / "spark.log",
-    ) as spark:
-        yield spark
-
-
-def ours(process: KeyedProcess[Any, Any], kind: Input, events: DataFrame) -> DataFrame:
-    """Return the main output of a process over the events as typed columns."""
-    from millrace import keyed
-
-    if kind == "json":
-        stream = keyed(events, by="card", event_time="at", value="value")
-    else:
-        stream = keyed(events, by="card", event_time="at")
-    return stream.process(process)["main"]
-
-
-def w1(sizes: Sizes) -> dict[str, Any]:
-    """Run all systems and return their figures and ratios.
-
-    Args:
-        sizes: How much.
-    """
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-        folder = Path(name)
-        systems = _systems(sizes, folder)
-        runs: dict[str, list[dict[str, Any]]] = {system: [] for system in systems}
-        with bench_session(folder) as spark:
-            if sizes.warm_up:
-                _warm_up(spark, sizes, folder)
-            for repeat in range(sizes.repeats):
-                order = list(systems) if repeat % 2 == 0 else list(reversed(systems))
-                for system in order:
-                    runs[system].append(_measured(spark, systems[system], folder / f"{system}-{repeat}"))
-    found = {system: combined(of) for system, of in runs.items()}
-    big = found.pop("process_big")
-    return {
-        "systems": found,
-        "ratios": ratios(found, big),
-        "state": state_size(make_events(min(sizes.rows, _STATE_ROWS), sizes.keys)),
-        "process_big_keys": big,
-    }
-
-
-def _systems(sizes: Sizes, folder: Path) -> dict[str, System]:
-    """Return what is measured, in order; the input is written."""
-    from millrace_apps.benchmarks import w1_job
-
-    main = _source(sizes.rows, sizes.keys, sizes.batches, sizes, folder / "main")
-    big = _source(sizes.rows, sizes.big_keys, sizes.batches, sizes, folder / "big")
+    main = reading("main", sizes.rows, sizes.keys, sizes.batches)
+    big = reading("big", sizes.rows, sizes.big_keys, sizes.batches)
     share = sizes.tws_share * sizes.tws_batches / sizes.batches
-    small = _source(
-        round(sizes.rows * share),
-        round(sizes.keys * sizes.tws_share),
-        sizes.tws_batches,
-        sizes,
-        folder / "tws",
-    )
-    expected = {id(source): digest(*oracles.scores(source.events)) for source in (main, big, small)}
-
-    def scoring(source: Source, frame: Callable[[DataFrame], DataFrame]) -> System:
-        return System(source, frame, _SCORE, expected[id(source)])
-
+    small_keys = round(sizes.keys * sizes.tws_share)
+    small = reading("tws", round(sizes.rows * share), small_keys, sizes.tws_batches)
     process = partial(ours, w1_job.ZScore(), sizes.input)
     return {
-        "process": scoring(main, process),
-        "tws_pandas": scoring(small, w1_job.tws_pandas),
-        "spark_native": System(
-            main, w1_job.native, _TOTALS, digest(*oracles.totals_per_batch(main.events, main.cuts)), "update"
-        ),
-        "process_batch": scoring(main, partial(ours, w1_job.BatchZScore(), sizes.input)),
-        "tws_row": scoring(small, w1_job.tws_row),
-        "process_big": scoring(big, process),
+        "process": main(process),
+        "tws_pandas": small(w1_job.tws_pandas),
+        "spark_native": main(w1_job.native, totals=True),
+        "process_batch": main(partial(ours, w1_job.BatchZScore(), sizes.input)),
+        "tws_row": small(w1_job.tws_row),
+        "process_big": big(process),
     }
 
 
@@ -181,48 +78,15 @@ def _warm_up(spark: SparkSession, sizes: Sizes, folder: Path) -> None:
     little = replace(
         sizes, rows=sizes.rows // 50, keys=sizes.keys // 50, big_keys=100, batches=2, tws_batches=2
     )
-    for name, system in _systems(little, folder / "warm-up").items():
+    for name, system in systems(little, folder).items() if sizes.warm_up else ():
         if name != "process_big":
-            _measured(spark, system, folder / "warm-up" / f"{name}-checkpoint")
+            system.measure(spark, folder / f"{name}-checkpoint")
 
 
-def _source(rows: int, keys: int, batches: int, sizes: Sizes, folder: Path) -> Source:
-    events = make_events(rows, keys)
-    cuts = write_batches(folder, events, batches, with_json=sizes.input == "json", closing=False)
-    return Source(events, folder, cuts)
-
-
-def _measured(spark: SparkSession, system: System, checkpoint: Path) -> dict[str, Any]:
-    frame = system.frame(read_batches(spark, system.source.folder))
-    run = run_query(frame, checkpoint, columns=system.columns, mode=system.mode)
-    correct = run.digest == system.expected
-    return {**figures(run, system.source.cuts, correct=correct), "keys": _keys(system.source.events)}
-
-
-def _keys(events: Events) -> int:
-    return int(events.card.max()) + 1
-
-
-def ratios(systems: dict[str, dict[str, Any]], big: dict[str, Any]) -> dict[str, float]:
-    """Return how many times faster ours is than each of the others.
-
-    Args:
-        systems: Figures by system.
-        big: Figures of ``process`` with many keys.
-    """
-
-    def over(one: dict[str, Any], other: dict[str, Any]) -> float:
-        return float(one["rows_per_s"] / other["rows_per_s"])
-
-    process, batch = systems["process"], systems["process_batch"]
-    return {
-        "process_over_tws_pandas": over(process, systems["tws_pandas"]),
-        "process_over_tws_row": over(process, systems["tws_row"]),
-        "batch_over_tws_pandas": over(batch, systems["tws_pandas"]),
-        "batch_over_tws_row": over(batch, systems["tws_row"]),
-        "batch_over_spark_native": over(batch, systems["spark_native"]),
-        "keys_1m_over_50k": over(big, process),
-    }
+def _with_state(sizes: Sizes, report: dict[str, Any]) -> dict[str, Any]:
+    big = report["systems"].pop("process_big")
+    state = state_size(make_events(min(sizes.rows, _STATE_ROWS), sizes.keys))
+    return {**report, "state": state, "process_big_keys": big}
 
 
 def state_size(events: Events) -> dict[str, float]:
@@ -233,12 +97,11 @@ def state_size(events: Events) -> dict[str, float]:
     import msgspec
 
     from millrace.host.memory import MemoryHost
-    from millrace_apps.benchmarks.w1_job import Purchase, ZScore
 
-    host = MemoryHost(ZScore())
+    host = MemoryHost(w1_job.ZScore())
     columns = (events.card.tolist(), events.cents.tolist(), events.at.tolist())
     host.run_batch(
-        (card_name(card), at, Purchase(number, card_name(card), cents, at))
+        (card_name(card), at, w1_job.Purchase(number, card_name(card), cents, at))
         for number, (card, cents, at) in enumerate(zip(*columns, strict=True))
     )
     memory: Any = host.store.pack()
@@ -254,21 +117,23 @@ def state_size(events: Events) -> dict[str, float]:
     }
 
 
-def configuration(sizes: Sizes) -> dict[str, Any]:
-    """Return what the run hangs on, for the report."""
-    return {
-        **asdict(sizes),
-        "exponent": 1.1,
+CASE: Final = Case(
+    Sizes(4_000_000),
+    Sizes(80_000, 2_000, 4, big_keys=40_000, tws_share=0.25, tws_batches=2, warm_up=False),
+    systems,
+    {
+        "process_over_tws_pandas": ("process", "tws_pandas"),
+        "process_over_tws_row": ("process", "tws_row"),
+        "batch_over_tws_pandas": ("process_batch", "tws_pandas"),
+        "batch_over_tws_row": ("process_batch", "tws_row"),
+        "batch_over_spark_native": ("process_batch", "spark_native"),
+        "keys_1m_over_50k": ("process_big", "process"),
+    },
+    lambda sizes: {
         "key_groups": 64,
         "spark_native": "groupBy(card), update mode: a row per card and batch, not per event",
         "tws": f"{sizes.tws_share:g} of a batch's rows and of the cards, {sizes.tws_batches} batches",
-        "settings": streaming_settings(),
-    }
-
-
-def streaming_settings() -> dict[str, str]:
-    """Return the settings of state and checkpoint, the same for all systems."""
-    from millrace.runtime.defaults import LOCAL_DEFAULTS, STREAMING_DEFAULTS
-
-    of_state = {n: d.value for n, d in STREAMING_DEFAULTS.items() if n.startswith("spark.sql.streaming.")}
-    return of_state | {n: d.value for n, d in LOCAL_DEFAULTS.items()}
+    },
+    warm_up=_warm_up,
+    finish=_with_state,
+)

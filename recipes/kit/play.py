@@ -1,4 +1,4 @@
-"""A recipe's input as steps that are played one after the other, on either engine, and what came of each.
+"""A recipe's input as steps, played as batches on either engine, with what came out of each.
 
 A step is a micro-batch: on Spark it is a file of a folder that is read as a stream. The watermark moves
 between two batches, as it does there; :func:`turns` says how far.

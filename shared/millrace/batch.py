@@ -1,4 +1,4 @@
-"""What ``process_batch`` works on: the events of many keys at once, as columns.
+"""Vectorised processing: the events of many keys at once, as columns, for ``process_batch``.
 
 A process may handle a batch's events together where numbers are computed for each of them, with NumPy
 in place of a call per event. It stays what ``process`` says it is: the two must give the same (a test

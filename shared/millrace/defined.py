@@ -1,4 +1,4 @@
-"""Processes that are made from a definition: windows, joins, patterns, operators.
+"""Processes that are made from a definition as plain data: windows, joins, patterns, operators.
 
 Their class and record types are made for the definition, so they are pickled as the definition and made
 anew at the other end (``__reduce__`` of each kind says how).

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
 _TICK_S = 0.25
-#: How long the app may take to catch up when the generator has ended, seconds.
+#: How long nothing may be read once all has been sent, seconds; the first batch compiles, and takes its time
+#: on a busy machine.
 _CATCH_UP_S = 120.0
+_FIRST_BATCH_S = 300.0
 _ALERTS_SHOWN = 50
 #: An app has settled when no batch ran for so long, seconds, or after so many from the last watermark on.
 _QUIET_S = 1.0
@@ -567,7 +569,7 @@ def _watch(
     """Show figures until the generator has ended and the app has caught up."""
     streaming_since = time.monotonic()
     sent: int | None = None
-    ended_at = 0.0
+    read, read_at = 0, 0.0
     first_alert_told = False
     while True:
         snapshot = monitor.snapshot()
@@ -580,14 +582,17 @@ def _watch(
             thread.check()
             raise MillraceError("the query ended before the generator")
         if sent is None:
-            sent, ended_at = sent_by(generator, spec, run), time.monotonic()
+            sent, read_at = sent_by(generator, spec, run), time.monotonic()
         if sent is not None:
             if settling.done(snapshot, sent):
                 return
-            if time.monotonic() - ended_at > _CATCH_UP_S:
+            if snapshot.input_rows != read:
+                read, read_at = snapshot.input_rows, time.monotonic()
+            limit_s = _CATCH_UP_S if read else _FIRST_BATCH_S
+            if time.monotonic() - read_at > limit_s:
                 raise ChecksFailed(
-                    f"{_CATCH_UP_S:.0f} s after the last event was sent, "
-                    f"{snapshot.input_rows:,} of {sent:,} were read"
+                    f"{read:,} of {sent:,} events were read, and none for {limit_s:.0f} s: is the machine "
+                    "busy? A lower --rate needs less of it; millrace doctor says what there is"
                 )
         time.sleep(_TICK_S)
 

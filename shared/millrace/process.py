@@ -1,4 +1,4 @@
-"""What a developer writes: a :class:`KeyedProcess`, its declarations and its context.
+"""The process API: a :class:`KeyedProcess`, its declarations and its context.
 
 Nothing here knows an engine. A host (``millrace.host``) binds a process to state, time and outputs
 and calls it; the in-memory host and Spark call the very same object.

@@ -12,10 +12,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millrace import Context, KeyedProcess, Timer, connect, keyed, value_state
+from millrace.contracts.avro import AvroCodec
+from millrace.contracts.registry import ConfluentRegistry
+from millrace.dead_letters import DeadLetter
 from millrace.host.memory import MemoryHost
 from millrace.host.spark import KeyedStream, ProcessedStream
 from millrace.topology import KeyingError
 from tests.spark.conftest import Emitted, StreamFactory
+from tests.unit.millrace.contracts.local_registry import local_registry
 
 START = 1_700_000_000_000
 SECOND = 1_000
@@ -51,6 +55,13 @@ class Latest(KeyedProcess[Status | Reading, str]):
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         ctx.emit(f"silent while {self.status.value}")
+
+
+class Last(KeyedProcess[Reading, str]):
+    order = "event_time"
+
+    def process(self, event: Reading, ctx: Context) -> None:
+        ctx.emit(f"{event.value}")
 
 
 class Note(msgspec.Struct):
@@ -222,6 +233,41 @@ def test_a_bounded_frame_brings_all_inputs_at_once(spark: Any) -> None:
     assert sorted(row.value for row in made["main"].collect()) == [
         "1 while unknown", "2 while on", "silent while on",
     ]  # fmt: skip
+
+
+def test_of_a_streams_inputs_one_is_avro_and_the_other_json(
+    spark: Any,
+) -> None:
+    readings = [Reading("m1", START + 1, 1.0), Reading("m1", START + 5, 2.0)]
+    with local_registry() as registry:
+        codec = AvroCodec(Reading, ConfluentRegistry({"url": registry.url}), "readings-value")
+        change = msgspec.json.encode(Status("m1", START + 3, "on"))
+        broken = codec.encode(readings[0])[:-1]
+        rows = [("readings", codec.encode(one)) for one in readings]
+        rows += [("status", change), ("readings", broken), ("readings", msgspec.json.encode(readings[0]))]
+        made = keyed(
+            spark.createDataFrame(rows, "topic string, value binary"), tag="topic", value="value",
+            by={"readings": "machine", "status": "unit"},
+            event_time={"readings": "at", "status": "since"},
+            format={"readings": "avro"}, registry=registry.url,
+        ).process(Latest())  # fmt: skip
+        found = made.rows(made.raw).collect()
+    main = sorted(msgspec.json.decode(row.payload) for row in found if row.output == "main")
+    assert main == ["1 while unknown", "2 while on", "silent while on"]
+    letters = [msgspec.json.decode(r.payload, type=DeadLetter) for r in found if r.output == "dead_letters"]
+    assert {(one.value, one.reason) for one in letters} == {
+        (broken, "malformed"), (msgspec.json.encode(readings[0]), "malformed"),
+    }  # fmt: skip
+    assert all(one.error.startswith("CodecError: ") for one in letters)
+
+
+def test_a_format_without_its_registry_or_values_is_refused(spark: Any) -> None:
+    df = spark.createDataFrame([(b"{}",)], "value binary")
+    with pytest.raises(KeyingError, match="are of `value`, the column"):
+        keyed(df, by="machine", event_time="at", format="avro", registry="http://x")
+    stream = keyed(df, by="machine", event_time="at", value="value", format="avro")
+    with pytest.raises(KeyingError, match="Last's events: avro needs `registry`"):
+        stream.process(Last())
 
 
 def test_one_stream_with_all_inputs_must_fit_its_process(spark: Any) -> None:

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.models.commands import (
-    AsOf,
-    Root,
-    TableVersion,
-    To,
-    Uri,
-    Which,
-    command_line,
-    entered,
-    opened,
-    time_of,
-)
+from millrace.models.commands import Learned, Training, command_line, training
 
 if TYPE_CHECKING:
     from millrace.models.learner import Learner
@@ -29,15 +18,7 @@ def _learning() -> Learner:
     return LEARNER
 
 
-def train(
-    root: Root = None,
-    registry: Uri = None,
-    exports: To = None,
-    model: Which = None,
-    as_of: AsOf = None,
-    table_version: TableVersion = None,
-    seed: Annotated[int, typer.Option(help="Seed of the trees.")] = 0,
-) -> None:
+def learn(of: Training, seed: Annotated[int, typer.Option(help="Seed of the trees.")] = 0) -> Learned:
     """Learn in which order candidates are clicked, from the lists that the app has kept (recommend.examples).
 
     What is learned from the first three quarters must win on the last one, or nothing is registered.
@@ -46,43 +27,40 @@ def train(
     """
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
-    from millrace.models.tables import CannotTrain, parse_versions
+    from millrace.models.tables import CannotTrain
     from millrace_apps.clickstream.recommend.learned import FEATURES_VERSION, INPUTS
-    from millrace_apps.clickstream.recommend.learner import learn, read_shown
+    from millrace_apps.clickstream.recommend.learner import learn as learn_from
+    from millrace_apps.clickstream.recommend.learner import read_shown
 
-    shop = opened(_learning, model, root, registry, exports)
-    tables = shop.tables(parse_versions(table_version or ()))
-    shown = read_shown(tables)
-    tables.check_wanted()
-    now = time_of(as_of, max((one.at_ms for one in shown), default=0))
+    shown = read_shown(of.tables)
+    now = of.until(max((one.at_ms for one in shown), default=0))
     part = [one for one in shown if one.at_ms <= now]
     if not part:
         raise CannotTrain("of no list is it known what was clicked next")
-    estimator, proof = learn(part, seed)
+    estimator, proof = learn_from(part, seed)
     less = proof.less_unlearned
-    version, champion = shop.enter(
-        Candidate(
-            estimator=estimator,
-            inputs=INPUTS,
-            since_ms=part[0].at_ms,
-            until_ms=part[-1].at_ms,
-            rows=len(part),
-            features_version=FEATURES_VERSION,
-            kind="recommender",
-            metrics={f"{name}_gain": mean for name, (mean, _, _) in less.items()},
-            tables=dict(tables.versions),
-            facts={"judged_by": proof.judged_by},
-            about={"less_unlearned": less},
-            trusted=BOOSTED,
-        )
+    gains = (f"{name} {at:+.4f} ({low:+.4f} to {high:+.4f})" for name, (at, low, high) in less.items())
+    candidate = Candidate(
+        estimator=estimator,
+        inputs=INPUTS,
+        since_ms=part[0].at_ms,
+        until_ms=part[-1].at_ms,
+        rows=len(part),
+        features_version=FEATURES_VERSION,
+        kind="recommender",
+        metrics={f"{name}_gain": mean for name, (mean, _, _) in less.items()},
+        tables=dict(of.tables.versions),
+        facts={"judged_by": proof.judged_by},
+        about={"less_unlearned": less},
+        trusted=BOOSTED,
     )
-    shown_gains = (f"{name} {at:+.4f} ({low:+.4f} to {high:+.4f})" for name, (at, low, high) in less.items())
-    gains = ", ".join(shown_gains)
-    typer.echo(
-        f"version {version}: {len(part):,} lists; over the order of sessions alike on the newest "
-        f"{proof.judged_by:,}: {gains}"
+    return Learned(
+        candidate,
+        [
+            f"{len(part):,} lists; over the order of sessions alike on the newest {proof.judged_by:,}: "
+            f"{', '.join(gains)}"
+        ],
     )
-    typer.echo(entered(shop, version, champion))
 
 
-app = command_line("clickstream", _learning, {"train": train})
+app = command_line("clickstream", _learning, {"train": training(_learning, learn)})

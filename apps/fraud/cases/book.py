@@ -1,4 +1,4 @@
-"""The case book: alerts of one card, or of one ring, become one case, which an analyst's disposition closes.
+"""Case management: alerts of one card or ring become one case, which a disposition closes.
 
 ::
 

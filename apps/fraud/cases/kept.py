@@ -1,4 +1,4 @@
-"""A case as the case book keeps it."""
+"""The state of a case."""
 
 from __future__ import annotations
 

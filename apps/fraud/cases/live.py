@@ -1,4 +1,4 @@
-"""Cases in memory: the streaming app's own processes over the rows of two tables, without an engine.
+"""Cases in memory: the case work's own processes over the rows of two tables, without an engine.
 
 So a queue is there as soon as there are alerts, also where nobody runs the case work as a stream.
 """

@@ -1,4 +1,4 @@
-"""Thieves who change: one who is blocked leaves the card, and after that the way in which it was tried."""
+"""Adaptive fraudsters: one who is blocked leaves the card, and after that the way of the fraud."""
 
 from __future__ import annotations
 

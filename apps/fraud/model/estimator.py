@@ -1,4 +1,4 @@
-"""From features to a probability: the feature sets, and the scikit-learn pipelines over them."""
+"""Feature sets, and the scikit-learn pipelines over them, to a probability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of payments that were decided on: genuine, fraud or unknown, why, and for how many it stands.
+"""Labelled payments: genuine, fraud or unknown, why, and with what weight.
 
 A decision changes what can become known. A blocked fraud hurts nobody, so nobody complains: its silence says
 nothing, while the silence of a payment that passed says that it was genuine, once whoever would have spoken

@@ -1,4 +1,4 @@
-"""What is known of scored payments, one by one and counted: the way from the desk to the metrics of a day.
+"""Outcomes of scored payments, one by one and counted: for the metrics of a day.
 
 A batch of a key group is counted before it leaves the desk: one :class:`Outcomes` per model and day, whose
 parts add up to the same numbers in any order and any cut. A metrics' key, of which there is one per model,

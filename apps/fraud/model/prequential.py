@@ -1,4 +1,4 @@
-"""How good the model has been so far: each payment is judged once, by the score it got before its label.
+"""Prequential evaluation: each payment is judged by the score that it got before its label.
 
 :class:`PrequentialMetrics` is keyed by the model and takes :class:`Outcomes`, the scores of payments with
 what they turned out to be, counted where they were scored. A day is judged once the label delay has passed.

@@ -12,15 +12,16 @@ from millrace.models.commands import (
     LABEL_DELAY,
     AsOf,
     Delay,
+    Learned,
     Root,
-    TableVersion,
     To,
+    Training,
     Uri,
     Which,
     command_line,
-    entered,
     opened,
     time_of,
+    training,
 )
 from millrace.models.exports import CHALLENGER, CHAMPION
 from millrace_apps.fraud.model.feedback import FEEDBACK_DAYS, PAYMENTS_A_DAY, FeedbackAt, Learning
@@ -40,20 +41,16 @@ def _learning() -> Learner:
     return LEARNER
 
 
-def train(
-    root: Root = None,
-    registry: Uri = None,
-    exports: To = None,
-    model: Which = None,
+def learn(
+    of: Training,
     label_delay: Delay = LABEL_DELAY,
-    as_of: AsOf = None,
-    table_version: TableVersion = None,
     days: Annotated[int, typer.Option(min=2, help="Days to learn from.")] = 35,
-    learn: Annotated[
+    kind: Annotated[
         Learning,
         typer.Option(
+            "--learn",
             help="delayed: from labels older than the label delay. two: a second model, of investigators' "
-            "recent answers, beside it; their probabilities are averaged."
+            "recent answers, beside it; their probabilities are averaged.",
         ),
     ] = Learning.DELAYED,
     feedback_days: Annotated[
@@ -65,29 +62,23 @@ def train(
     capacity: Capacity = PAYMENTS_A_DAY,
     seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Threads to train with.")] = 1,
-) -> None:
+) -> Learned:
     """Train a model on what was known, register it, and let it challenge the champion."""
-    from millrace.models.tables import parse_versions
     from millrace_apps.fraud.model.learner import ms_of, read_tables, spec_of
-    from millrace_apps.fraud.model.training import train as train_on
+    from millrace_apps.fraud.model.training import train
 
-    shop = opened(_learning, model, root, registry, exports)
-    spec, tables = spec_of(shop.model), shop.tables(parse_versions(table_version or ()))
-    read = read_tables(shop.model, tables)
-    tables.check_wanted()
-    delay, now = ms_of(label_delay), time_of(as_of, read.newest_ms)
+    spec, read = spec_of(of.shop.model), read_tables(of.shop.model, of.tables)
+    delay, now = ms_of(label_delay), of.until(read.newest_ms)
     known = read.known(now, delay, days=days, inputs=spec.inputs)
     answers = ms_of(feedback_delay)
-    feedback = _feedback(read, feedback_days, answers, spec) if learn is Learning.TWO else None
-    trained = train_on(
+    feedback = _feedback(read, feedback_days, answers, spec) if kind is Learning.TWO else None
+    trained = train(
         known, delay, spec=spec, seed=seed, jobs=jobs, feedback=feedback, as_of_ms=now, capacity=capacity
     )
     facts = {"label_delay_ms": str(delay), "as_of_ms": str(now)}
     if trained.learning is Learning.TWO:
         facts |= {"feedback_days": str(feedback_days), "feedback_delay_ms": str(answers)}
-    version, champion = shop.enter(trained.candidate(tables.versions, facts))
-    for line in (*_told(version, trained, learn), entered(shop, version, champion)):
-        typer.echo(line)
+    return Learned(trained.candidate(of.tables.versions, facts), _told(trained, kind))
 
 
 def _feedback(read: Read, days: int, delay_ms: int, spec: ModelSpec) -> FeedbackAt | None:
@@ -103,9 +94,9 @@ def _feedback(read: Read, days: int, delay_ms: int, spec: ModelSpec) -> Feedback
     )
 
 
-def _told(version: int, trained: Trained, asked: Learning) -> list[str]:
+def _told(trained: Trained, asked: Learning) -> list[str]:
     """Return what training is reported as."""
-    lines = [f"version {version}: {trained.rows:,} payments, {trained.frauds:,} frauds"]
+    lines = [f"{trained.rows:,} payments, {trained.frauds:,} frauds"]
     if trained.feedback_rows:
         rows, frauds = trained.feedback_rows, trained.feedback_frauds
         lines.append(f"beside it a model of feedback: {rows:,} payments, {frauds:,} frauds; averaged")
@@ -160,7 +151,10 @@ def measure(
     typer.echo(f"{len(found)} days in {shop.root / 'tables' / METRICS_TABLE}")
 
 
-_OWN: Final[Mapping[str, Callable[..., None]]] = {"train": train, "measure": measure}
+_OWN: Final[Mapping[str, Callable[..., None]]] = {
+    "train": training(_learning, learn),
+    "measure": measure,
+}
 app = command_line("fraud", _learning, _OWN)
 #: What these commands were called first.
 older = command_line(

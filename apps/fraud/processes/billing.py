@@ -1,4 +1,4 @@
-"""What a payment is in the currency that the app reckons in.
+"""Amounts of payments in the currency that the app reckons in.
 
 It is in that currency, or its issuer says what was billed, or a rate is known; else its amount is not known,
 and it is decided on by all that is no amount.

@@ -1,4 +1,4 @@
-"""What becomes of a card's payments, and what that changes of its profile.
+"""Authorisations, chargebacks and labels of a card's payments, and what they change of its profile.
 
 A payment is found among the purchases of the card's last 30 days: by its time, and of one millisecond by its
 terminal and its amount as far as they are told. What becomes known is in force from then on for transactions

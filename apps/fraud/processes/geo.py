@@ -1,4 +1,4 @@
-"""How fast a card has travelled: positions are not exact, and neither are clocks."""
+"""Speed of travel between a card's payments, with the error of positions and clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the desk keeps to judge its scores later, and the outcomes that come of it.
+"""Scores kept to be judged by labels that come later, and the outcomes of it.
 
 A payment that passes is counted as genuine when it is decided on, and otherwise by the label that says so:
 most are never spoken of. One that is blocked is neither until a label says what it is, since nobody

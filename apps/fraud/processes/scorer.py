@@ -1,4 +1,4 @@
-"""The seam to a model: what a decision asks for a learned score."""
+"""The interface to a learned model: what a decision asks for a score."""
 
 from __future__ import annotations
 

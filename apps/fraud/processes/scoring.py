@@ -1,4 +1,4 @@
-"""From features and thresholds to a score with its reasons: a card is measured against itself."""
+"""The built-in score: features and thresholds to a score with its reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts of a card's purchases: which are small, and in which bucket each is."""
+"""Buckets of a card's amounts, and which of them are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a purchase of some day counts beside one of another: half as much for every half-life.
+"""Exponential decay of purchases by their day: half as much for every half-life.
 
 Weights are whole numbers that hang on the day alone, not on the present (forward decay: Cormode and others,
 ICDE 2009), so sums of them are exact, the same in any order, and stay as they are when a day ends. Days

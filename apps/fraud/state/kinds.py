@@ -1,4 +1,4 @@
-"""What kind of purchase one was: its category, country, channel and merchant, as one number.
+"""Kinds of purchases: category, country, channel and merchant as one number.
 
 A card's purchases are of few kinds. Its history has a table of them, and a byte for every purchase.
 """

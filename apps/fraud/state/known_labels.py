@@ -1,4 +1,4 @@
-"""What the live stream keeps of labels: who was told what about a card, and what that says of a terminal.
+"""Labels in the live stream: what is known of a card by whom, and what that says of a terminal.
 
 A label is in force for transactions from the time on at which it became known, whenever it comes: it waits
 beside the log until the watermark has passed that time, and till then a transaction sees those that were

@@ -1,4 +1,4 @@
-"""What is known of a terminal's transactions: labels as of when they became known.
+"""Labels of a terminal's transactions, as of when they became known.
 
 A transaction is *pending* until somebody says what it was. Labels come in two ways: by themselves, as
 events of a stream, at the time they became known (:meth:`LabelLog.learn`); or, in recorded history, on

@@ -1,4 +1,4 @@
-"""The rules that are in force at a time, by what they look at."""
+"""Alarm rules in force at a time, by what they look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of alarms: every change of one is a row of its history."""
+"""Alarm history: every change of an alarm is a row."""
 
 from __future__ import annotations
 

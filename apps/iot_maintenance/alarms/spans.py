@@ -1,4 +1,4 @@
-"""The windows that alarm rules ask for: ``mean(value, 30 min)``, of each measuring point, in twelve panes."""
+"""Windows in alarm rules: ``mean(value, 30 min)``, of each measuring point, in twelve panes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine's future on the page: its points against their limits, its health, its life, its risks."""
+"""Forecasts of one machine on the page: points against limits, health, remaining life, risks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to come, on the page: limits that will be crossed, maintenance, and how right models were."""
+"""Forecasts on the page: limits that will be crossed, maintenance, and how right models were."""
 
 from __future__ import annotations
 

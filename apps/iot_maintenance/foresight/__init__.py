@@ -1,1 +1,1 @@
-"""Failures foreseen: what machines have been like, the risk of their components, and their remaining life."""
+"""Predictive maintenance: features of machines, risks of their components, remaining life."""

@@ -1,4 +1,4 @@
-"""What is usual in each regime of operation: by it a machine's values are z-scores, whatever it does.
+"""Baselines by regime of operation: what is usual, and z-scores of a machine's values by it.
 
 A regime is where quantities that say what a machine does (load, altitude, throttle) come together. It is
 learned from machines of the past, and read from a file: a machine's own state has nothing of it.

@@ -1,4 +1,4 @@
-"""What a machine has been like: fading means of its measuring points, and the features made of them.
+"""Features of a machine's condition: fading means of its measuring points, and what is made of them.
 
 Values are taken together in steps (an hour, a cycle): a step's value is the mean of the good readings in it.
 Nothing is looked back at, so that what is kept of a point is some 80 bytes, however long its past is.

@@ -1,4 +1,4 @@
-"""What remaining life is spread like around a forecast: conformal, and kept right by what comes true.
+"""Conformal intervals of remaining life, kept right by what comes true.
 
 Where a forecast stands, the distribution is that of the errors that models of other machines' lives made with
 forecasts like it (split conformal, by forecast). What was true is told as the share of the distribution below

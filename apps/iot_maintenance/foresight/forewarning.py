@@ -1,4 +1,4 @@
-"""Alarms of what is foreseen, by the begin of the interval that follows what came true.
+"""Alarms by the lower bound of remaining life.
 
 The interval is known behind the link that sees all machines of a kind. So where alarms go by it they are
 judged behind that link, machine by machine again, at the end of each step as they would be before it.

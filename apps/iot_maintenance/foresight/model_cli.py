@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.models.commands import (
-    LABEL_DELAY,
-    AsOf,
-    Delay,
-    Root,
-    TableVersion,
-    To,
-    Uri,
-    Which,
-    command_line,
-    entered,
-    opened,
-    time_of,
-)
+from millrace.models.commands import LABEL_DELAY, Delay, Learned, Training, command_line, training
 
 if TYPE_CHECKING:
-    from millrace.models.candidate import Candidate
     from millrace.models.learner import Learner
-    from millrace.models.tables import TrainingTables
     from millrace_apps.iot_maintenance.foresight.learner import Read
 
 
@@ -35,14 +20,9 @@ def _learning() -> Learner:
     return LEARNER
 
 
-def train(
-    root: Root = None,
-    registry: Uri = None,
-    exports: To = None,
-    model: Which = None,
+def learn(
+    of: Training,
     label_delay: Delay = LABEL_DELAY,
-    as_of: AsOf = None,
-    table_version: TableVersion = None,
     horizon: Annotated[str, typer.Option(help="How soon a component is to fail, of risks.")] = "24h",
     ceiling: Annotated[
         str, typer.Option(help="Longest life that is told apart, of remaining life.")
@@ -57,38 +37,25 @@ def train(
         float,
         typer.Option(min=0.5, max=0.999999, help="Share of what is normal that is within limits, of normal."),
     ] = 0.999,
-) -> None:
+) -> Learned:
     """Train a model on what machines were like before they failed, and let it challenge the champion.
 
     `--model risk` learns the risk of each component, `--model life` the remaining life with its intervals,
     `--model normal` what the sensors of a machine say together in a normal period (--from, --as-of).
     """
-    from millrace.models.tables import parse_versions
     from millrace_apps.iot_maintenance.foresight.learner import ms_of, read_tables
 
-    shop = opened(_learning, model, root, registry, exports)
-    tables = shop.tables(parse_versions(table_version or ()))
-    if shop.model.reader.kind == "anomaly":
-        candidate, told = _normal(tables, since, as_of, ms_of(interval), confidence)
-        version, champion = shop.enter(candidate)
-        for line in (f"version {version}: {told}", entered(shop, version, champion)):
-            typer.echo(line)
-        return
-    read = read_tables(tables)
-    tables.check_wanted()
-    now, delay = time_of(as_of, read.newest_ms), ms_of(label_delay)
-    if shop.model.reader.kind == "regressor":
-        candidate, told = _life(read, now, ms_of(ceiling) / 3_600_000, models, seed, tables.versions)
-    else:
-        candidate, told = _risk(read, now, max(delay, ms_of(horizon)), ms_of(horizon), seed, tables.versions)
-    version, champion = shop.enter(candidate)
-    for line in (f"version {version}: {told}", entered(shop, version, champion)):
-        typer.echo(line)
+    kind, versions = of.shop.model.reader.kind, of.tables.versions
+    if kind == "anomaly":
+        return _normal(of, since, ms_of(interval), confidence)
+    read = read_tables(of.tables)
+    now, delay = of.until(read.newest_ms), ms_of(label_delay)
+    if kind == "regressor":
+        return _life(read, now, ms_of(ceiling) / 3_600_000, models, seed, versions)
+    return _risk(read, now, max(delay, ms_of(horizon)), ms_of(horizon), seed, versions)
 
 
-def _normal(
-    tables: TrainingTables, since: str | None, until: str | None, every: int, confidence: float
-) -> tuple[Candidate, str]:
+def _normal(of: Training, since: str | None, every: int, confidence: float) -> Learned:
     import msgspec
 
     from millrace.models.candidate import Candidate
@@ -98,12 +65,11 @@ def _normal(
     from millrace_apps.iot_maintenance.operations.health_cli import intervals, learn
     from millrace_apps.iot_maintenance.processes.normal import FEATURES_VERSION, estimator_of, within
 
-    readings = tables.read("readings", READING_COLUMNS)
-    tables.check_wanted()
+    readings = of.tables.read("readings", READING_COLUMNS)
     if readings.empty:
         raise CannotTrain("the table readings has no rows: run the app first")
     low = 0 if since is None else to_time_ms(since)
-    now = time_of(until, int(readings["event_time_ms"].max()))
+    now = of.until(int(readings["event_time_ms"].max()))
     at = readings["event_time_ms"]
     rows = [dict(one) for one in readings[(at >= low) & (at <= now)].to_dict("records")]
     charts, told = learn(rows, every, confidence)
@@ -124,17 +90,15 @@ def _normal(
         features_version=FEATURES_VERSION,
         kind="anomaly",
         metrics={"within_limits": share},
-        tables=dict(tables.versions),
+        tables=dict(of.tables.versions),
         facts={"kinds": ", ".join(sorted(charts)), "confidence": confidence},
         about={"parts": msgspec.to_builtins(parts), "interval_ms": every, "confidence": confidence},
         trusted=(),
     )
-    return candidate, f"{'; '.join(told)}; {share:.2%} of them within the limits"
+    return Learned(candidate, [f"{'; '.join(told)}; {share:.2%} of them within the limits"])
 
 
-def _life(
-    read: Read, now: int, ceiling: float, models: int, seed: int, tables: Mapping[str, int]
-) -> tuple[Candidate, str]:
+def _life(read: Read, now: int, ceiling: float, models: int, seed: int, tables: Mapping[str, int]) -> Learned:
     import msgspec
     import numpy as np
 
@@ -162,12 +126,10 @@ def _life(
         trusted=BOOSTED,
     )
     told = f"{len(at):,} steps of {lives} lives; on lives held out: RMSE {figures.rmse:.1f} h"
-    return candidate, f"{told}, 90 % intervals hold for {figures.coverage:.1%}"
+    return Learned(candidate, [f"{told}, 90 % intervals hold for {figures.coverage:.1%}"])
 
 
-def _risk(
-    read: Read, now: int, delay: int, horizon: int, seed: int, tables: Mapping[str, int]
-) -> tuple[Candidate, str]:
+def _risk(read: Read, now: int, delay: int, horizon: int, seed: int, tables: Mapping[str, int]) -> Learned:
     from millrace.models.boosted import BOOSTED
     from millrace.models.candidate import Candidate
     from millrace.models.tables import CannotTrain
@@ -196,8 +158,8 @@ def _risk(
         about={"horizon_h": horizon / HOUR_MS},
         trusted=BOOSTED,
     )
-    return candidate, f"{len(steps):,} steps, {failed:,} before failures of {', '.join(made.components)}"
+    told = f"{len(steps):,} steps, {failed:,} before failures of {', '.join(made.components)}"
+    return Learned(candidate, [told])
 
 
-_OWN: Final[Mapping[str, Callable[..., None]]] = {"train": train}
-app = command_line("iot", _learning, _OWN)
+app = command_line("iot", _learning, {"train": training(_learning, learn)})

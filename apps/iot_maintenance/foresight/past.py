@@ -1,4 +1,4 @@
-"""What was foreseen as the tables have it, so that rules on it can be tried on the past."""
+"""Recorded forecasts from the tables, so that rules on them can be tried on the past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looking ahead can be told."""
+"""Settings of risks, remaining life and maintenance dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How unusual a measuring point's values are: each scored after those before it, a value a minute."""
+"""Anomaly scores of measuring points: a value a minute, scored after those before it."""
 
 from __future__ import annotations
 

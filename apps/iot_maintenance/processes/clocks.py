@@ -1,4 +1,4 @@
-"""How far the clocks of devices are from that of the gateway that hears them.
+"""Clock skew of devices against the gateway that hears them.
 
 An event's time is by its device's clock, its time of receipt by the gateway's. What lies between them is the
 device's error less the way: the largest of some minutes is the error less the shortest way. One that is ahead

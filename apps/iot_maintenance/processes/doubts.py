@@ -1,4 +1,4 @@
-"""What is found that nobody has registered, and has not been told yet.
+"""Devices and points that nobody has registered, each told once.
 
 Master data move no clock: they are often read after the readings of their time. So what seems to be in no
 registry is doubted first, and told once event time has gone on for a while (``monitor.notice_after``) without

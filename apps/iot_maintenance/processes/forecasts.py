@@ -1,4 +1,4 @@
-"""When a measuring point will cross a limit of its alarm rules, and how sure that is."""
+"""Forecasts of when a measuring point will cross a limit of its alarm rules, with their certainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has fallen silent: gateways and machines by their heartbeats, at the gateway that they come through.
+"""Liveness: gateways and machines by their heartbeats, and who has fallen silent.
 
 All devices of a gateway stand in one entry with it, so that a dead gateway is one alarm and not one for every
 machine behind it. A heartbeat at the very instant of the deadline is in time: events of one instant go

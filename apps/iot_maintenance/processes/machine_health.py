@@ -1,4 +1,4 @@
-"""What a machine's sensors say together: T² and Q of a value a minute, by the machine's kind and status."""
+"""Multivariate control charts of a machine: T² and Q of a value a minute, by kind and status."""
 
 from __future__ import annotations
 

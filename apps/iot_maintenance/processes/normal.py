@@ -1,4 +1,4 @@
-"""What is normal for machines as a registered model: trained, promoted and exchanged like every other.
+"""Models of normal operation: trained, promoted and exchanged like every other.
 
 Its estimator is a scaler and the principal components of each kind of machine and status; the limits of T²
 and Q stand beside it. Workers make control charts of both.

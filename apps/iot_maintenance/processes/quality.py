@@ -1,4 +1,4 @@
-"""Is a reading to be believed: good, uncertain or bad, and why.
+"""Quality of a reading: good, uncertain or bad, and why.
 
 Judged by what the sensor has measured before: a value that is not there, out of the physical range, in
 another unit, the same again and again, noisier than the sensor is, or a jump. A jump is *uncertain* until

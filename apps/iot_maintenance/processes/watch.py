@@ -1,4 +1,4 @@
-"""What the monitor of machines stands on: its state, its clock's small jobs, and who has fallen silent."""
+"""State, timers and liveness that the monitor of machines is built on."""
 
 from __future__ import annotations
 

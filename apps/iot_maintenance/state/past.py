@@ -1,4 +1,4 @@
-"""What was known of a machine at any time within the grace: status, maintenance, errors, master data.
+"""Versioned facts of a machine within the grace: status, maintenance, errors, master data.
 
 A join over one right stream would not do: a reading meets four kinds of facts at once, one of them by
 component, one as a count over a window that slides with the reading, and maintenance only strictly before

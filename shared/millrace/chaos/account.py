@@ -1,4 +1,4 @@
-"""What became of every record that was sent, by its position: none may be missing, none counted twice."""
+"""The account of records by position: none may be missing, none counted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A witness in an app's topology: it says of every record that it was handled, by where the record stands.
+"""A witness process in an app's topology: it emits the position of every record that was handled.
 
 What a process does with an event is one thing: what it emits, and what it leaves in its state, is kept as a
 whole or not at all. So a record of the witness is there exactly where the event was handled to its end.

@@ -1,4 +1,4 @@
-"""Tables with one row per key: a batch's rows are on the disk at once, and merged with the next ones'.
+"""Upsert tables: rows are on the disk at once, and merged with those of the next batches.
 
 A merge copies the files that have rows of its batch: with keys of which every batch has some anywhere, the
 whole table. Done with every batch it costs more than all else that a small batch does, and the more the

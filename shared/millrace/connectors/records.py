@@ -1,4 +1,4 @@
-"""What both writers leave: the columns of a table row, the parts of a Kafka record."""
+"""Sink records: the columns of a table row, the parts of a Kafka record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch, several outputs: the state is computed once and each table is written once.
+"""The output router: one batch, several outputs, the state computed once.
 
 The router is the function that ``foreachBatch`` calls. It has two writers, which leave the same tables
 and topics: a small batch is collected and written by the driver (one Spark job, milliseconds per

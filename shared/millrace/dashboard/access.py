@@ -1,4 +1,4 @@
-"""Who may see the dashboard, and who may do something with it.
+"""Access to the dashboard: who may see it, and who may do something with it.
 
 On the loopback interface everybody on this machine may look, unless the server is private; doing something
 takes the token. Elsewhere looking takes it as well. The token is exchanged for a session by opening

@@ -1,4 +1,4 @@
-"""What stands in front of the pages: who is let in, what every answer says, and requests for headers only."""
+"""Access checks in front of the pages: who is let in, security headers, HEAD requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views made once for everybody who looks: only what changed is sent, and none takes others with it."""
+"""Rendering of views once for all who look: only changes are sent, and none takes others with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over steps of event time, for charts: what was added once stays, and the oldest steps go."""
+"""Sums over steps of event time, for charts, folded forward."""
 
 from __future__ import annotations
 

@@ -6,11 +6,12 @@ Nothing here knows an engine.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from millrace.contracts.formats import why_unreadable
 from millrace.dead_letters import VERSION_HEADER, kept_of, reason_of
 from millrace.host.chunks import (
     AHEAD,
@@ -26,7 +27,7 @@ from millrace.host.chunks import (
 from millrace.host.key_times import NOT_JSON, decode_all
 from millrace.host.runner import Row, Runner, cause_order
 from millrace.host.system import Drain, Idle, SystemMessage, Tick, decode_system
-from millrace.inputs import Inputs
+from millrace.inputs import NO_INPUT, Inputs
 from millrace.process import KeyedProcess, order_of
 from millrace.state.cells import StateCorrupted
 from millrace.time import NO_WATERMARK
@@ -49,6 +50,8 @@ class JsonEvents:
         strict: Whether a number in quotes is refused where a number is wanted; columns that Spark
             wrote as JSON have ``"NaN"``.
         inputs: Of a process with several, input → type of its events.
+        formatted: The inputs (``""``: the only one) whose events came in another format: those that could
+            not be read say why.
     """
 
     def __init__(
@@ -58,7 +61,9 @@ class JsonEvents:
         *,
         strict: bool = True,
         inputs: Mapping[str, Any] | None = None,
+        formatted: Collection[str] = (),
     ) -> None:
+        self.formatted = frozenset(formatted)
         self.event_type = event_type
         self.control_type = control_type
         self.strict = strict
@@ -88,6 +93,16 @@ class JsonEvents:
             return list(map(self._inputs.decode, raws))
         except NOT_JSON:
             return None
+
+    def why(self, raw: bytes, error: Exception) -> tuple[str, Exception | str, bytes]:
+        """Return why an event could not be decoded: the reason, the error, and its bytes as they came."""
+        mark = b"" if self._inputs is None else raw[:1]
+        if self.formatted and (not mark or mark != NO_INPUT):
+            name = self._inputs.name_of(mark) if self._inputs is not None else ""
+            found = why_unreadable(raw[len(mark) :]) if name in self.formatted else None
+            if found is not None:
+                return found[0], found[1], mark + found[2]
+        return reason_of(error), error, raw
 
     def control(self, raw: bytes) -> Any:
         """Decode one control event."""
@@ -216,7 +231,8 @@ class Intake:
             try:
                 event = decode(raw)
             except NOT_JSON as error:
-                self._put_aside(reason_of(error), "decode", error, raw, cause, key, time, header)
+                reason, told, came = self._events.why(raw, error)
+                self._put_aside(reason, "decode", told, came, cause, key, time, header)
                 continue
             if time == NO_TIME or key is None:
                 what = "event time" if key is not None else "key"

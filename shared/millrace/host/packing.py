@@ -12,7 +12,7 @@ import itertools
 import operator
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -44,6 +44,8 @@ from millrace.time.clock import ClockSettings, SourceReport, merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from millrace.contracts.formats import Formatted
 
 #: What a packed DataFrame has: where a chunk goes, and the chunk. The group is never null: Spark takes no
 #: state key that may be null after one that may not.
@@ -185,6 +187,7 @@ class Packer:
         by_key: Whether keys have clocks of their own: the groups are told what each row is taken for.
         by_locality: Whether the groups are stations: an event goes to that of its key's locality.
         masking: What is done to events, headers and keys before anything else.
+        formats: Format of each input's events, where they are not JSON alone.
     """
 
     inputs: tuple[KeyFields, ...]
@@ -197,6 +200,7 @@ class Packer:
     by_key: bool = False
     by_locality: bool = False
     masking: Masking | None = None
+    formats: tuple[Formatted | None, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -206,6 +210,7 @@ class Packer:
         readers = [KeyTimes(of.keys, of.event_time, len(self.labels)) for of in self.inputs]
         sources = None if self.clock is None else SourcesRead(self.place, self.readers, self.clock.now())
         masks = None if self.masking is None else self.masking.open()
+        as_json = [None if of is None else of.open() for of in self.formats]
 
         def rows(chunks: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
             groups, packed = zip(*chunks, strict=True)
@@ -219,7 +224,7 @@ class Packer:
                 continue
             if waiting is not None:
                 yield rows((label, chunk.encode()) for label, chunk in waiting)
-            waiting = self._pack(batch, readers, sources, masks)
+            waiting = self._pack(batch, readers, sources, masks, as_json)
         if waiting is None:
             return
         reports = None if sources is None else sources.reports()
@@ -240,16 +245,19 @@ class Packer:
         readers: list[KeyTimes],
         sources: SourcesRead | None,
         masks: Masks | None,
+        as_json: Sequence[Callable[[bytes], bytes] | None],
     ) -> list[tuple[int, InputChunk]]:
         names = batch.schema.names
         values = [v or b"" for v in batch["_value"].to_pylist()]
         causes = batch["_source_id"].to_pylist() if "_source_id" in names else None
         control = batch["_control"].to_pylist() if "_control" in names else None
         given = {name: batch[name].to_pylist() for reader in readers for name in reader.given}
-        if masks is not None:
-            values = _masked(values, batch["_value"], control, masks)
-            given = masks.value(given)
         inputs = batch["_input"].to_pylist() if "_input" in names else None
+        if any(as_json):
+            values = _as_json(values, inputs, control, batch, as_json)
+        if masks is not None:
+            values = _masked(values, None if any(as_json) else batch["_value"], control, masks)
+            given = masks.value(given)
         if inputs is None:
             keys, times, groups = readers[0].read(values, control, given)
         else:
@@ -366,7 +374,9 @@ def keep_out_of_collection() -> None:
 _frozen_modules = 0
 
 
-def _masked(values: list[bytes], column: pa.Array, control: list[bool] | None, masks: Masks) -> list[bytes]:
+def _masked(
+    values: list[bytes], column: pa.Array | None, control: list[bool] | None, masks: Masks
+) -> list[bytes]:
     """Return messages as they may be kept; those of the engine stay as they are."""
     masked = masks.messages(values, column)
     if control is None or masked is values or not any(control):
@@ -375,6 +385,25 @@ def _masked(values: list[bytes], column: pa.Array, control: list[bool] | None, m
         value if is_control and value.startswith(SYSTEM_PREFIX) else made
         for value, made, is_control in zip(values, masked, control, strict=True)
     ]
+
+
+def _as_json(
+    values: list[bytes],
+    inputs: list[int | None] | None,
+    control: list[bool] | None,
+    batch: pa.RecordBatch,
+    formats: Sequence[Callable[[bytes], bytes] | None],
+) -> list[bytes]:
+    """Return the events of other formats as JSON; control events are that, and unknown versions not read."""
+    asis = set() if control is None else {row for row, is_control in enumerate(control) if is_control}
+    if "_unknown_version" in batch.schema.names:
+        asis |= {row for row, unknown in enumerate(batch["_unknown_version"].to_pylist()) if unknown}
+    made = []
+    for row, value in enumerate(values):
+        place = 0 if inputs is None else inputs[row]
+        read = None if place is None or row in asis else formats[place]
+        made.append(value if read is None else read(value))
+    return made
 
 
 def _put_control_times(

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from millrace.contracts.formats import Format
 from millrace.dead_letters import VERSION_HEADER
 from millrace.host import spark_structs
 from millrace.host.chunks import WATERMARK
@@ -95,6 +96,8 @@ def keyed(
     stations: int = 1,
     locality: str | None = None,
     masking: Masking | None = None,
+    format: Format | Mapping[str, Format] = "json",
+    registry: str | Mapping[str, Any] | None = None,
 ) -> KeyedStream:
     """Give a DataFrame a key and an event time.
 
@@ -158,6 +161,14 @@ def keyed(
             stations, what is of one locality is in one of them.
         masking: What replaces card numbers, or whatever must not be kept, in events, headers and keys of
             records where they are read: :class:`millrace.privacy.records.CardNumbers`. Needs ``value``.
+        format: What is in ``value``: ``json``, or with a ``registry`` also ``avro`` or ``protobuf``, in the
+            wire format of Confluent's schema registry. With ``tag`` it may be told by input: what is not told
+            is JSON and nothing else, as control events are. What can be read goes on as JSON; what cannot is
+            a dead letter with its bytes as they came, and a registry that does not answer ends the query:
+            that is no event's fault.
+        registry: Address of the schema registry, ``http://registry:8081``, or the configuration of
+            ``confluent_kafka.schema_registry.SchemaRegistryClient``. Every worker asks it for each schema
+            once. Needs ``pip install 'millrace[registry]'`` beside confluent-kafka.
 
     Raises:
         KeyingError: A named column is missing, or the arguments contradict each other.
@@ -173,6 +184,8 @@ def keyed(
     wanted = [value] if value is not None else read
     if tag is not None and value is None:
         raise KeyingError("a stream with a `tag` needs `value`, the column with the events' JSON")
+    if value is None and (registry is not None or format != "json"):
+        raise KeyingError("`format` and `registry` are of `value`, the column with the events' bytes")
     missing = [name for name in wanted if name not in df.columns]
     if missing:
         raise KeyingError(f"no column {', '.join(missing)} in the stream; it has {', '.join(df.columns)}")
@@ -220,6 +233,8 @@ def keyed(
         stations=stations,
         locality=locality,
         masking=masking,
+        format=format if isinstance(format, str) else dict(format),
+        registry=registry,
         control_time=_control_time(df, control_time, value),
     )
 
@@ -320,8 +335,9 @@ class KeyedStream(Source):
         events = JsonEvents(
             process.event_type,
             process.control_type if self.value is not None else None,
-            strict=self.value is not None,
+            strict=self.value is not None and self.registry is None,
             inputs=process.inputs,
+            formatted=_formatted([arriving]),
         )
         inputs = {
             name: _input(self.by[name], is_clock=is_clock)
@@ -410,6 +426,16 @@ def _check_locality(process: KeyedProcess[Any, Any], stream: KeyedStream) -> Non
         check_locality(stream.locality, f"{process.name}.{name}" if name else process.name, keying.keys)
 
 
+def _formatted(inputs: Sequence[ProcessInput]) -> list[str]:
+    """Return the inputs whose events are not JSON alone."""
+    return [
+        of.name
+        for arriving in inputs
+        for of, format in zip(arriving.events, arriving.formats, strict=True)
+        if format is not None
+    ]
+
+
 def _events_of(process: KeyedProcess[Any, Any], by: Mapping[str, Keying]) -> tuple[EventsOf, ...]:
     """Return the events that a process reads, by input in its order."""
     if not process.inputs:
@@ -484,8 +510,9 @@ class ConnectedStreams:
         decoded = JsonEvents(
             process.event_type,
             process.control_type,
-            strict=all(s.value is not None for s in streams),
+            strict=all(s.value is not None and s.registry is None for s in streams),
             inputs=process.inputs,
+            formatted=_formatted(inputs),
         )
         rows = _rows(process, inputs, clock, readers)
         # The order of the streams is that of the inputs, so the names stand in a contract.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
@@ -13,6 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from millrace.contracts.formats import Format, Formatted, format_of
+from millrace.errors import UserError
 from millrace.host.groups import group_labels
 from millrace.host.key_times import KeyFields
 from millrace.host.packing import PACKED_SCHEMA, ClockNow, Masking, Packer
@@ -66,6 +68,8 @@ class Source:
         stations: How many stations there are; events are told apart by the first part of their keys.
         locality: Name of that part; ``None``: keys do not begin with the same one.
         masking: What is done to events, headers and keys where they are read.
+        format: Format of the events, or of those of each input.
+        registry: Where their schemas are; ``None``: they are JSON and nothing else.
     """
 
     df: DataFrame
@@ -93,6 +97,8 @@ class Source:
     stations: int = 1
     locality: str | None = None
     masking: Masking | None = None
+    format: Format | Mapping[str, Format] = "json"
+    registry: str | Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def is_station(self) -> bool:
@@ -192,6 +198,23 @@ class ProcessInput:
                 f"{of.owner} reads {', '.join(missing)}, which the stream does not have; "
                 f"it has {', '.join(self.source.df.columns)}"
             )
+
+    @cached_property
+    def formats(self) -> tuple[Formatted | None, ...]:
+        """Format of each input's events; ``None`` where they are JSON and nothing else.
+
+        Raises:
+            KeyingError: It has no schema registry, or there is no such format.
+        """
+        source, found = self.source, []
+        for of in self.events:
+            told = source.format if isinstance(source.format, str) else source.format.get(of.name)
+            registry = None if told is None else source.registry
+            try:
+                found.append(format_of(f"{of.owner}'s events", told or "json", registry, of.event_type))
+            except UserError as error:
+                raise KeyingError(str(error)) from error
+        return tuple(found)
 
     @cached_property
     def _control(self) -> Column:
@@ -297,6 +320,7 @@ class ProcessInput:
             by_key=by_key,
             by_locality=source.is_station and source.stations > 1,
             masking=source.masking,
+            formats=self.formats if any(self.formats) else (),
         )
         rows = self._df.coalesce(source.stations) if source.is_station else self._df
         return rows.select(*columns).mapInArrow(packer, PACKED_SCHEMA)

@@ -1,4 +1,4 @@
-"""State from a table: a checkpoint that a query begins with, as if it had kept all this already."""
+"""Bootstrap: a checkpoint made from a table, for a query to begin with."""
 
 from __future__ import annotations
 

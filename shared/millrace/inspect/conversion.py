@@ -1,4 +1,4 @@
-"""A checkpoint that an earlier version left, brought over to this one: its clock, its state, its contract.
+"""Conversion of a checkpoint of an earlier version: its clock, its state, its contract.
 
 Everything is written anew in a copy, which takes the place of the checkpoint when it is complete. What it
 is to become is known before: where the next start would refuse it, nothing is done.

@@ -1,4 +1,4 @@
-"""What is kept for a key, read without its process: by the schema that stands beside the pages."""
+"""Entries read without their process, by the schema that stands beside the pages."""
 
 from __future__ import annotations
 

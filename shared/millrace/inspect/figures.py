@@ -1,4 +1,4 @@
-"""What state comes to: entries, bytes, timers, the largest keys and pages; and how two versions differ."""
+"""State metrics: entries, bytes, timers, the largest keys and pages; and how two versions differ."""
 
 from __future__ import annotations
 

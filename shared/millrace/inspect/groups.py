@@ -1,4 +1,4 @@
-"""A key group taken apart into the entries of its keys, and put together from them.
+"""Unpacking of key groups into the entries of their keys, and packing of these.
 
 Nothing here decodes an entry: what is moved to other groups stays as the process has packed it.
 """

@@ -1,4 +1,4 @@
-"""How the state of a process grows, and what in it wants a look: `millrace state health`."""
+"""State health: how the state of a process grows, and what in it wants a look."""
 
 from __future__ import annotations
 

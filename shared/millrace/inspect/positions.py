@@ -1,4 +1,4 @@
-"""How far the tables of a query have come, and bringing them back to an earlier place.
+"""Positions of a query's sinks: which batch each table has, and bringing it back to an earlier one.
 
 A Delta table remembers the last batch of each writer in its log; a Parquet table of ``write_to`` has a
 folder for each batch. Both names have the incarnation of the checkpoint in them.

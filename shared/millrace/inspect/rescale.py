@@ -1,4 +1,4 @@
-"""Another number of partitions, another number of key groups, other keys: a checkpoint in another shape.
+"""Rescaling: a checkpoint with other partitions, other key groups, or other keys.
 
 Partitions are Spark's, and are changed by Spark's own offline repartition: whole key groups move. The
 number of key groups is ours: every entry is put into the group where its key belongs now. So is what state

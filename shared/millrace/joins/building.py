@@ -1,4 +1,4 @@
-"""How joins are written: a function of each kind, which gives the process that does it."""
+"""Constructors of joins: a function of each kind, which gives its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the definition of a join to the process that does it, and what all of them share."""
+"""Join processes: from the definition of a join to the process, and what all of them share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a left and a right event become: the type of a join's records, and how one is made."""
+"""Records of joins: their type, made from a left and a right event."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Kafka beside Spark: an embedded broker, admin helpers, options of clients."""

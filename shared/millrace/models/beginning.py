@@ -1,4 +1,4 @@
-"""Exports for a job that begins: of a registry from which nothing has been exported yet."""
+"""First exports of a registry, for a job that starts before anything was exported."""
 
 from __future__ import annotations
 

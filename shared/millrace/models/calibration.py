@@ -1,4 +1,4 @@
-"""Scores to probabilities."""
+"""Calibration: scores to probabilities."""
 
 from __future__ import annotations
 

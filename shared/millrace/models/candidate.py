@@ -1,4 +1,4 @@
-"""What a training hands over: a model that may become a version."""
+"""Candidates: what a training hands over to the registry."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -14,9 +16,11 @@ from millrace.errors import MillraceError, UserError
 from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S, PREVIOUS
 
 if TYPE_CHECKING:
+    from millrace.models.candidate import Candidate
     from millrace.models.gates import Verdict
     from millrace.models.learner import Learner, Workshop
     from millrace.models.registry import Entry
+    from millrace.models.tables import TrainingTables
 
 #: Gives an app's models; called when a command needs them, so that others start quickly.
 Learning = Callable[[], "Learner"]
@@ -76,6 +80,83 @@ def opened(
     return Workshop(learner, model, root or Path(".millrace") / learner.app, registry, exports)
 
 
+@dataclass(frozen=True)
+class Training:
+    """What a training is given.
+
+    Attributes:
+        shop: The model, its registry and folders.
+        tables: The app's tables, in the versions that are asked for.
+        model: The model as it was named; ``None``: it was not.
+        as_of: Know nothing later, as it was written.
+    """
+
+    shop: Workshop
+    tables: TrainingTables
+    model: str | None
+    as_of: str | None
+
+    def until(self, newest_ms: Any) -> int:
+        """Return until when events are known, UTC ms, once all tables have been read.
+
+        Args:
+            newest_ms: Event time of the newest event, UTC ms.
+
+        Raises:
+            UserError: A table that a version was asked of was not read, or ``--as-of`` is no time.
+        """
+        self.tables.check_wanted()
+        return time_of(self.as_of, newest_ms)
+
+
+class Learned(NamedTuple):
+    """What a training ends with.
+
+    Attributes:
+        candidate: What is to be registered.
+        told: Lines that say what it is.
+    """
+
+    candidate: Candidate
+    told: list[str]
+
+
+def training(learning: Learning, learn: Callable[..., Learned]) -> Callable[..., None]:
+    """Return the command ``train``: it opens what it needs, registers what is learned and says so.
+
+    Args:
+        learning: Gives the app's models.
+        learn: A :class:`Training`, and options of its own → what is learned. Its docstring is the command's
+            help.
+    """
+
+    def train(
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        as_of: AsOf = None,
+        table_version: TableVersion = None,
+        **own: Any,
+    ) -> None:
+        from millrace.models.tables import parse_versions
+
+        shop = opened(learning, model, root, registry, exports)
+        tables = shop.tables(parse_versions(table_version or ()))
+        candidate, told = learn(Training(shop, tables, model, as_of), **own)
+        version, champion = shop.enter(candidate)
+        for line in (f"version {version}: {told[0]}", *told[1:], entered(shop, version, champion)):
+            typer.echo(line)
+
+    common, own = (list(inspect.signature(of).parameters.values()) for of in (train, learn))
+    types = inspect.get_annotations(train, eval_str=True) | inspect.get_annotations(learn, eval_str=True)
+    options = [one.replace(annotation=types[one.name]) for one in (*common[:-1], *own[1:])]
+    command: Any = train
+    command.__doc__, command.__signature__ = learn.__doc__, inspect.Signature(options)
+    command.__annotations__ = {one.name: one.annotation for one in options}
+    return train
+
+
 def command_line(
     app: str,
     learning: Learning,
@@ -87,8 +168,7 @@ def command_line(
     Args:
         app: The app's name.
         learning: Gives its models.
-        own: Typer functions of its own commands: ``train``, which ends with
-            :meth:`~millrace.models.learner.Workshop.enter`, and what else it has.
+        own: Typer functions of its own commands: ``train``, made by :func:`training`, and what else it has.
         names: Command → name by which it is offered, of those that are; ``None``: all by their own.
     """
     made = typer.Typer(

@@ -1,4 +1,4 @@
-"""Whether rows, scores and labels still look like those that the model learned from.
+"""Drift of a model's input, scores and labels against what it learned from.
 
 The population stability index compares values with the training's quantiles, bin by bin; above 0.25 a feature
 has shifted (a rule of thumb in credit scoring, e.g. Siddiqi, *Credit Risk Scorecards*, 2006). Detectors of

@@ -1,4 +1,4 @@
-"""The folder from which a stream has its models: nothing else of a registry gets to the workers.
+"""Exported models: the folder from which workers read, and the only one.
 
 ``<folder>/<name>/<alias>.json`` is the manifest of the version under an alias, and names its file by the
 file's digest. The file is complete before the manifest names it, and a manifest takes the place of the one

@@ -1,4 +1,4 @@
-"""What an app tells the core about its models, and what is done with them by its commands."""
+"""Learners: what an app tells the core about its models, and the workshop of its commands."""
 
 from __future__ import annotations
 

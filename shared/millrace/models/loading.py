@@ -1,4 +1,4 @@
-"""From a model's file to something that scores: what an app says of its models, and holds them to."""
+"""Readers of models: from a registered file to a predictor, held to what the app says of it."""
 
 from __future__ import annotations
 

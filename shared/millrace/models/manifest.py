@@ -1,4 +1,4 @@
-"""What stands beside a model's file: which file, what it takes, what it was made of and how good it was."""
+"""Manifests: which file a version is, what it takes, what it was made of and how good it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job is known by while it runs: figures that its driver takes once per batch.
+"""Metrics of a job: figures that its driver takes once per batch.
 
 They stand in a file beside the checkpoint, so that ``millrace status`` and ``millrace top`` say what the
 job's metrics say, and go on saying it once the job has ended.

@@ -1,4 +1,4 @@
-"""Which jobs run on this machine: a small file for each, by which others find, watch and stop it.
+"""The register of jobs on this machine: a small file for each, to find, watch and stop it by.
 
 A file says who wrote it by process id *and* start time, since ids are given again. It is written under
 another name first and removed by a job that ends; one that was killed leaves its file behind, which says so.

@@ -1,4 +1,4 @@
-"""How fast counts grow, over the last half minute, or the last batches where they take longer."""
+"""Rates of growing counts, over the last half minute, or the last batches where they take longer."""
 
 from __future__ import annotations
 

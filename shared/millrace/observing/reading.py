@@ -1,4 +1,4 @@
-"""How all jobs do, for commands: records, figures, checkpoints and the broker's own ends together."""
+"""Status of all jobs for commands: records, figures, checkpoints and the broker's ends together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is slow to find of a job: what its state comes to, and which models decide."""
+"""Sampled metrics of a job, slow to find: sizes of its state, and which models decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last lines of a log, and those that come."""
+"""Tail of a log: its last lines, and those that come."""
 
 from __future__ import annotations
 

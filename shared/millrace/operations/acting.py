@@ -1,4 +1,4 @@
-"""Who acts by a command: the operator whose token the environment has, if they may do what they ask for.
+"""Authorisation of a command: the operator whose token the environment has, and their role.
 
 A token comes by the variable :data:`TOKEN_VARIABLE`, or by a file that :data:`FILE_VARIABLE` names and that
 its owner alone can read; never by an argument, for everybody on a machine can see those of every process.

@@ -1,4 +1,4 @@
-"""Who may do what: operators by name, each with a role and a token that only its hash is kept of.
+"""Operators: names with a role and a token, of which only the hash is kept.
 
 The roster is a JSON file. Where there is none, names are free text. Where there is one, whoever changes
 something shows a token, and goes by the name that the token was given to. A file that cannot be read, that

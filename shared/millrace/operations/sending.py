@@ -1,4 +1,4 @@
-"""What operators send to a running app: typed, in order, and done only when the broker has it."""
+"""Sending of control events to a running app: typed, in order, done when the broker has them."""
 
 from __future__ import annotations
 

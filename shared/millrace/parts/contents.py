@@ -1,4 +1,4 @@
-"""What an event says, as eight bytes: to tell whether a repeat of an identity is the same event again."""
+"""Hashes of what an event says: to tell whether a repeat of an identity is the same event again."""
 
 from __future__ import annotations
 

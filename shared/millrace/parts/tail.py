@@ -1,4 +1,4 @@
-"""What a look-back keeps of events that are too many to be kept one by one: panes that get longer with age.
+"""Panes that get longer with age, for a look-back over too many events to keep one by one.
 
 ::
 

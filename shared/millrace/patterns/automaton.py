@@ -1,4 +1,4 @@
-"""From a pattern to its automaton: what may be taken next after each place in it.
+"""The automaton (NFA) of a pattern: what may be taken next after each place in it.
 
 A *position* is a place at which an event is taken: a part, or the n-th repetition of one. A partial match
 stands at the position of its last event. An *edge* leads to a position that may take a later event, and

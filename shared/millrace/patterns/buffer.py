@@ -1,4 +1,4 @@
-"""What is kept of one key: each event once, and the partial matches as a tree over them.
+"""The buffer of one key's partial matches: each event once, and a tree over them.
 
 A *node* is one way to have taken events: an event and the node before it. Ways that begin alike share
 their nodes, so a partial match costs one node more than the one that it goes on from, however long it is.

@@ -1,4 +1,4 @@
-"""What an event must be to be taken: functions of the event, and of what was matched before it."""
+"""Conditions on events: functions of the event, and of what was matched before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matching itself: (what is kept, event) → (what is kept, matches), with no engine and no clock."""
+"""The matcher: (buffer, event) → (buffer, matches), with no engine and no clock."""
 
 from __future__ import annotations
 

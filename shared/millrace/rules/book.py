@@ -1,4 +1,4 @@
-"""The life of rules: what a control event makes of the rules that are kept.
+"""The rule book: versions and life of rules, by control events.
 
 A process keeps two broadcast states and hands them over in ``process_broadcast``; what is refused raises, so
 that the event goes to the dead letters and the rules stay as they were.

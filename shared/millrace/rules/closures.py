@@ -1,4 +1,4 @@
-"""The functions that rules are put together from, each the shortest for its case: they run per event."""
+"""Closures that compiled rules consist of, each the shortest for its case: they run per event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the shape of a rule to a function of an event: types are checked once, nothing is evaluated as code.
+"""The compiler of rules: from a syntax tree to a function of an event, types checked once.
 
 A value that is missing makes a comparison unknown, ``not`` leaves it unknown, ``and`` and ``or`` are those of
 SQL; a rule holds only where it is true. What can never be missing takes the shorter way.

@@ -1,4 +1,4 @@
-"""From words to the shape of a rule: recursive descent, with bounds on depth and size.
+"""The parser of rules: recursive descent from words to a syntax tree, bounded in depth and size.
 
 ::
 

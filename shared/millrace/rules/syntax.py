@@ -1,4 +1,4 @@
-"""The shape of a rule: what the parser makes of a text and the compiler reads."""
+"""The syntax tree of a rule: what the parser makes and the compiler reads."""
 
 from __future__ import annotations
 

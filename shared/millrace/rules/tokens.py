@@ -1,4 +1,4 @@
-"""From a rule's text to its words."""
+"""The tokenizer of rules: from text to words."""
 
 from __future__ import annotations
 

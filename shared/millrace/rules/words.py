@@ -1,4 +1,4 @@
-"""What rules of an app can speak of: its fields with their types, its functions, its actions."""
+"""The vocabulary of an app's rules: its fields with their types, its functions, its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed state of a query, kept up with by a thread."""
+"""Committed state of a query, kept up with by a thread."""
 
 from __future__ import annotations
 

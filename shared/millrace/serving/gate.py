@@ -1,4 +1,4 @@
-"""Who may ask, and how often: a token, and so many questions a second from each address."""
+"""Access to a server of questions: a token, and a rate limit for each address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that were answered go on to the stream, which stays the record of them."""
+"""Forwarding of answered events to the stream, which stays the record of them."""
 
 from __future__ import annotations
 

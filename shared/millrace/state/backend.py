@@ -1,4 +1,4 @@
-"""Between a key group's store and the engine: bytes in and out, and what it came to."""
+"""The engine's side of a key group's state: reads and writes of its cells as bytes, counted."""
 
 from __future__ import annotations
 

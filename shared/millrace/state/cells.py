@@ -1,4 +1,4 @@
-"""What stands in a key group's pages and in its header, as bytes.
+"""Cells: keys and encodings of a key group's pages and header in the state store.
 
 Times that are not there are nil, which takes one byte.
 """

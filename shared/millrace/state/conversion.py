@@ -1,4 +1,4 @@
-"""What an earlier version of a process kept, brought into the form that this one keeps: entry by entry.
+"""Conversion of state that an earlier version of a process kept, entry by entry.
 
 State that changes as :mod:`millrace.state.evolution` allows needs nothing of this. Where it has become
 something else, the process says per version of before what is to be done (``KeyedProcess.converts``), and

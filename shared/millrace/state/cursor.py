@@ -1,4 +1,4 @@
-"""Where the handles of a process look: the current entry, the current times, and when it expires."""
+"""The cursor of a process's state handles: current entry, current times, and when it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process writes to declare its state: ``balance = value_state(float, default=0.0)``."""
+"""Declarations of state: ``balance = value_state(float, default=0.0)``."""
 
 from __future__ import annotations
 

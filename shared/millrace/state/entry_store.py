@@ -1,4 +1,4 @@
-"""Where a batch finds and leaves the entries of its keys."""
+"""The entry store: where a batch finds and leaves the entries of its keys."""
 
 from __future__ import annotations
 

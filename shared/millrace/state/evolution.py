@@ -1,4 +1,4 @@
-"""What may become of a state's declaration, and what may not.
+"""Schema evolution of state: which changes of a declaration are taken, and which are refused.
 
 A state may be added, removed, moved, or renamed by ``alias``; its time to live may change, come and go.
 A type may be widened (int → float, T → T | None, one more member of a union, an enumeration or a

@@ -1,4 +1,4 @@
-"""How the state of one key is packed: a typed MessagePack array, built from the declarations.
+"""Packed entries: the state of one key as a typed MessagePack array, built from the declarations.
 
 An *entry* is everything that is kept for one key: its pending timers on both clocks, the rows that
 wait for the watermark, then a slot per declared state. It is encoded as an array without names; what

@@ -1,4 +1,4 @@
-"""Reads entries that were written under other declarations of the same process.
+"""Entries of earlier generations: read under the declarations that they were written under.
 
 An older entry is decoded by a type of its own, with the slots where they were and the types that the
 states have now, as far as they still exist; then its slots move to where they belong. The pages that

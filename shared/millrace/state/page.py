@@ -1,4 +1,4 @@
-"""A page, and an entry in it, while a batch works on them."""
+"""Page and entry as a batch works on them."""
 
 from __future__ import annotations
 

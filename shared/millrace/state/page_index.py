@@ -1,4 +1,4 @@
-"""The list of a key group's pages, where it is long: parts of it stand in index pages of their own.
+"""Index pages: where a key group's list of pages is long, parts of it stand in cells of their own.
 
 The header lists the pages of a group, and is read and written with every batch. Beyond
 :data:`FLAT_PAGES` it lists *index pages* in their place, each with the earliest times of all it lists; a

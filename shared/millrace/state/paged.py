@@ -1,4 +1,4 @@
-"""Maps and lists of a key that are too large for one entry: their items stand in parts of their own.
+"""Paged maps and lists: too large for one entry, their items stand in parts of their own.
 
 A *part* is an entry like any other, of the same slots, in the key group of the key that owns it. Its text is
 the owner's, a separator that no key's text goes on with, the state and a number. So it is packed, checked,

@@ -1,4 +1,4 @@
-"""Where entries live: pages of a key group, so that a batch writes what it touches.
+"""Paged entries of a key group: a batch writes the pages that it touches.
 
 A key group is one key of the engine's state store. Its entries live in *pages* of up to about
 8 kB, found by a prefix of the key's hash and split when they outgrow that, so that a batch reads

@@ -1,4 +1,4 @@
-"""What a state's bytes mean, as plain data: declarations and types, described without names of code.
+"""The schema of a state as plain data: declarations and types, described without names of code.
 
 A description goes into the checkpoint's contract and, once per key group, beside the pages, so that a
 process whose declarations have changed can read what an earlier version of it wrote, or refuse to

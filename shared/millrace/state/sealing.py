@@ -1,4 +1,4 @@
-"""What a value wears on its way into the engine's state store: a checksum, or encryption.
+"""Checksums and encryption around the values of the state store (sealing).
 
 A key group's header, pages and broadcast state are wrapped where the host hands them to the engine and
 unwrapped where it takes them back; nothing inside knows of it. The first byte of a wrapped value is one

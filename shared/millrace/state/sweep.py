@@ -1,4 +1,4 @@
-"""When expired values are removed that nobody reads: lines on a grid, apart for each key group.
+"""The sweep of expired values that nobody reads: on a grid of times, apart for each key group.
 
 A value stays at most one step of the grid longer than it lives. The step is a 16th of the shortest
 life, at least a minute: the price of not visiting a page for every single value. Groups have their

@@ -1,4 +1,4 @@
-"""A time that is held to another one: that of a device, to when somebody else received what it says."""
+"""Bounded device times: what a device says of its time, held to when somebody else received it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether new code can go on from a checkpoint, told without Spark and without touching either."""
+"""Compatibility of new code with a checkpoint, told without Spark and without touching either."""
 
 from __future__ import annotations
 

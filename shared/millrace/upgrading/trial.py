@@ -1,4 +1,4 @@
-"""A new version beside the one that runs: the same input topics, outputs of its own, until the switch.
+"""Blue-green trial: a new version beside the one that runs, on the same input, with outputs of its own.
 
 The running version is *blue*, the new one *green*. Green begins with a savepoint of blue, in a folder of its
 own; the names of its output topics have a suffix, and it sends no ticks. So nothing of it reaches blue's

@@ -1,4 +1,4 @@
-"""Which windows an event is in: tumbling, hopping, sliding, look-back, session, count, global.
+"""Window assigners: tumbling, hopping, sliding, look-back, session, count, global.
 
 Each is a definition, plain data. Windows are half-open, ``[start, end)``, in UTC milliseconds.
 """

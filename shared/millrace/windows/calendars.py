@@ -1,4 +1,4 @@
-"""Days as people count them: from midnight to midnight in a time zone, 23 to 25 hours long."""
+"""Calendar days in a time zone, from midnight to midnight: 23 to 25 hours long."""
 
 from __future__ import annotations
 

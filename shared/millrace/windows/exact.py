@@ -1,4 +1,4 @@
-"""Sums of floats that do not depend on the order in which they are added.
+"""Exact sums of floats: the same in any order.
 
 A sum is kept as a few floats whose exact sum is the exact sum of all that was added: the rounded sum,
 what its rounding left over, and so on (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic",

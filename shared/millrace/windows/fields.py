@@ -1,4 +1,4 @@
-"""What an aggregate looks at: a field of the event by name, a function of it, or the event itself."""
+"""Input of an aggregate: a field of the event by name, a function of it, or the event itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a window speaks and what it says: early results, the result, refinements, retractions.
+"""Emission of a window: early results, the result, refinements, retractions.
 
 Shared by windows that are kept as cells with an end: tumbling, hopping, global and session windows.
 """

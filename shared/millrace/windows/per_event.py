@@ -1,4 +1,4 @@
-"""Windows that slide from event to event, and ranges that look back from each."""
+"""Sliding and look-back windows: ranges that move with every event."""
 
 from __future__ import annotations
 

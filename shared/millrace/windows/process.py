@@ -1,4 +1,4 @@
-"""From a definition to the process that does it."""
+"""The window operator: from a definition to the process that does it."""
 
 from __future__ import annotations
 

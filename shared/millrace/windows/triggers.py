@@ -1,4 +1,4 @@
-"""When a window has results: at the watermark, before it, and after it."""
+"""Triggers: when a window has results, at the watermark, before it, and after it."""
 
 from __future__ import annotations
 

@@ -101,8 +101,9 @@ def test_ratios_of_w1_have_the_names_that_readers_of_the_report_know() -> None:
         "tws_pandas": 5.0,
         "tws_row": 15.0,
         "spark_native": 160.0,
+        "process_big": 45.0,
     }
-    found = w1.ratios({name: {"rows_per_s": rate} for name, rate in rates.items()}, {"rows_per_s": 45.0})
+    found = w1.CASE.ratios_of({name: {"rows_per_s": rate} for name, rate in rates.items()})
     assert found == {
         "process_over_tws_pandas": 12.0,
         "process_over_tws_row": 4.0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace_apps.benchmarks.cli import BenchApp
+from millrace_apps.benchmarks.cli.apps import BenchApp
 from millrace_apps.benchmarks.drivers import small_batches
 from millrace_apps.benchmarks.drivers.small_batches import BOUNDS, Failed, Feed, Message, Plan, Watch
 

@@ -158,8 +158,8 @@ def test_with_too_little_feedback_the_delayed_labels_model_stands_alone_and_it_i
     rows = matrix(silent.features, INPUTS)
     np.testing.assert_array_equal(two.model.predict_proba(rows), delayed.model.predict_proba(rows))
     assert (two.calibration.slope, two.until_ms) == (delayed.calibration.slope, delayed.until_ms)
-    assert any("too little feedback" in line for line in _told(1, two, Learning.TWO))
-    assert not any("feedback" in line for line in _told(1, delayed, Learning.DELAYED))
+    assert any("too little feedback" in line for line in _told(two, Learning.TWO))
+    assert not any("feedback" in line for line in _told(delayed, Learning.DELAYED))
 
 
 def test_feedback_that_has_only_begun_is_learned_from_and_judged_without() -> None:
@@ -171,7 +171,7 @@ def test_feedback_that_has_only_begun_is_learned_from_and_judged_without() -> No
     begun.labels = labels.assign(source=sources)
     trained = begun.trained(two=True)
     assert (trained.learning, trained.alone) == (Learning.TWO, None)
-    assert "judged without" in _told(1, trained, Learning.TWO)[-1]
+    assert "judged without" in _told(trained, Learning.TWO)[-1]
     assert trained.calibration.slope != 1.0
 
 
@@ -180,7 +180,7 @@ def test_training_reports_the_pair_beside_the_model_without_feedback(pair: Train
     assert pair.alone == alone.validation
     assert 0 <= pair.validation.alert_precision <= 1
     assert "validation_alert_precision" in pair.metrics()
-    told = _told(4, pair, Learning.TWO)
+    told = _told(pair, Learning.TWO)
     assert "alert_precision" in told[2]
     assert told[3].startswith("without feedback: auc")
     assert f"{pair.feedback_rows:,} payments" in told[1]

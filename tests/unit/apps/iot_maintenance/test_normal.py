@@ -14,6 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from millrace.errors import UserError
+from millrace.models.commands import Training
 from millrace.models.exports import CHAMPION, Exports
 from millrace.models.learner import Question, Workshop
 from millrace.models.loading import LoadedModel
@@ -310,7 +311,8 @@ def test_the_command_learns_what_the_file_does_and_versions_are_compared(root: P
     first = int(table["event_time_ms"].min())
     tables = TrainingTables(root / "tables")
     until_ms = moment(first + 12 * HOUR)
-    candidate, said = _normal(tables, None, until_ms, MINUTE, 0.999)
+    shop = Workshop(LEARNER, "normal", root)
+    candidate, (said,) = _normal(Training(shop, tables, None, until_ms), None, MINUTE, 0.999)
     assert "within the limits" in said
     assert candidate.metrics["within_limits"] > 0.98
     assert (candidate.kind, candidate.facts["kinds"]) == ("anomaly", "pump")
@@ -330,7 +332,6 @@ def test_the_command_learns_what_the_file_does_and_versions_are_compared(root: P
         "2", model.inputs, NORMAL_READER.predictor(estimator, 3), trained_until_ms=candidate.until_ms,
         about={"parts": msgspec.to_builtins(parts), "interval_ms": MINUTE},
     )  # fmt: skip
-    shop = Workshop(LEARNER, "normal", root)
     found = judged(Question(shop, model, second, moment(first + 43 * HOUR), "1h"))
     assert len(found.truth) == len(found.champion) == len(found.challenger) > 300
     # By hand: an interval's truth is whether the failure came within a day of its end.
@@ -343,5 +344,6 @@ def test_the_command_learns_what_the_file_does_and_versions_are_compared(root: P
 
 
 def test_nothing_to_learn_from_is_told(tmp_path: Path) -> None:
+    shop = Workshop(LEARNER, "normal", tmp_path)
     with pytest.raises(CannotTrain):
-        _normal(TrainingTables(tmp_path / "tables"), None, None, MINUTE, 0.999)
+        _normal(Training(shop, TrainingTables(shop.root / "tables"), None, None), None, MINUTE, 0.999)

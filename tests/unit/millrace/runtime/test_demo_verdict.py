@@ -1,11 +1,16 @@
-"""What the checks of a demo come to, in a whole run and in a small one."""
+"""What the checks of a demo come to, in a whole run and in a small one, and how long it waits."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from millrace import demo
 from millrace.console.report import Check, equal
 from millrace.demo import DemoOptions, verdict_of
+from millrace.errors import ChecksFailed
 
 WHOLE, SMALL = DemoOptions(), DemoOptions(rate=200)
 HOLDS, WRONG = equal("rows", 5, 5), equal("rows", 5, 4)
@@ -37,3 +42,52 @@ def test_what_was_not_compared_is_named() -> None:
     found = verdict_of([NONE_SELDOM, NONE_OFTEN, WRONG], SMALL, {"wonders"})
     assert found == (["rows"], ["rows"], ["wonders"])
     assert verdict_of([NONE_SELDOM], WHOLE, {"wonders"}) == ([], ["wonders"], [])
+
+
+class Clock:
+    """Time that goes on by itself, a second a look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _: float) -> None:
+        self.now += 1.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends_at", "says"),
+    [
+        ([], 300, "0 of 90 events were read, and none for 300 s"),
+        ([(290, 30)], 410, "30 of 90 events were read, and none for 120 s"),
+        ([(290, 30), (400, 60), (515, 80)], 635, "80 of 90 events were read, and none for 120 s"),
+        ([(290, 30), (400, 60), (515, 90)], 515, ""),
+    ],
+)
+def test_a_demo_waits_while_it_goes_on_and_long_for_its_first_batch(
+    steps: list[tuple[int, int]], ends_at: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time: Any = Clock()
+    monkeypatch.setattr(demo, "time", time)
+    monkeypatch.setattr(demo, "sent_by", lambda *_: 90)
+    monkeypatch.setattr(demo, "_model", lambda *_: None)
+    nobody = SimpleNamespace(update=lambda _: None, first_at=None, is_alive=lambda: True)
+
+    def snapshot() -> Any:
+        return SimpleNamespace(input_rows=max((n for at, n in steps if at <= time.now), default=0))
+
+    def watch() -> None:
+        settling = SimpleNamespace(done=lambda found, sent: found.input_rows == sent)
+        monitor = SimpleNamespace(snapshot=snapshot)
+        given: list[Any] = [nobody, nobody, nobody, monitor, nobody, nobody, nobody, 0.0, settling]
+        demo._watch(*given)
+
+    if says:
+        with pytest.raises(ChecksFailed, match=says):
+            watch()
+        assert time.now == ends_at + 1  # the first look after it
+    else:
+        watch()
+        assert time.now == ends_at
