@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,8 @@ from msgspec import Meta
 from millrace.errors import UserError
 from millrace.rules import Field, Language, RuleError
 from millrace.windows import (
+    approx_count_distinct,
+    binned_quantile,
     count,
     first,
     hopping,
@@ -35,6 +37,12 @@ MAX_SPAN_MS: Final = 400 * DAY_MS
 #: An event is in no more windows than this.
 MAX_OVERLAP: Final = 288
 MAX_AGGREGATES: Final = 20
+#: What distinct counts and quantiles keep of a window, bytes at most, and what those of a part of the keys
+#: may come to together.
+SKETCH_BYTES: Final = 10_300
+MAX_PART_BYTES: Final = 32 << 20
+#: An aggregation's keys are in so many parts, each a key of the link of windows, which bounds how many.
+PARTS: Final = 64
 MAX_KEY: Final = 4
 #: The end of the year 9999, UTC, ms.
 MAX_TIME_MS: Final = 253_402_300_799_999
@@ -43,7 +51,9 @@ Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 Column = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Span = Annotated[int, Meta(ge=1, le=MAX_SPAN_MS)]
 Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
-_CALL: Final = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([A-Za-z_]\w*)?\s*\))?\s*")
+_CALL: Final = re.compile(
+    r"\s*([a-z_]+)\s*(?:\(\s*(?:([A-Za-z_]\w*)\s*(?:,\s*([0-9]*\.?[0-9]+)\s*)?)?\))?\s*"
+)
 _OF: Final[Mapping[str, Any]] = {
     "count": count,
     "sum": lambda of: sum_of(of, type=float),
@@ -54,11 +64,36 @@ _OF: Final[Mapping[str, Any]] = {
     "variance": variance,
     "first": lambda of: first(of, type=float),
     "last": lambda of: last(of, type=float),
+    "count_distinct": lambda of: approx_count_distinct(of, type=float),
+    "quantile": binned_quantile,
 }
+#: Those that a field need not be a number for.
+_OF_ANY: Final = ("count", "count_distinct")
+#: Those that keep more than some numbers.
+_SKETCHES: Final = ("count_distinct", "quantile")
 
 
 class AggregationError(UserError):
     """An aggregation contradicts itself, or does not fit its source."""
+
+
+class Call(NamedTuple):
+    """What a column has.
+
+    Attributes:
+        function: Of which kind.
+        field: Of which field; ``None``: of the events.
+        q: Of a quantile which.
+    """
+
+    function: str
+    field: str | None = None
+    q: float | None = None
+
+    @property
+    def value(self) -> tuple[str, bool]:
+        """What it looks at: the field, and whether only at which value it is."""
+        return self.field or "", self.function == "count_distinct"
 
 
 class Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +124,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source: The topic whose events it is of.
         windows: In which windows.
         aggregates: Column → what it has: ``count``, ``sum(amount)``, ``mean``, ``min``, ``max``, ``stddev``,
-            ``variance``, ``first``, ``last`` of a field that is a number.
+            ``variance``, ``first``, ``last``, ``quantile(amount, 0.95)`` of a field that is a number,
+            ``count_distinct(card)`` of any.
         key: Fields of the event by which there is a result each; none: one for all.
         where: Only events of which this condition of the rules' language holds; empty: all.
         allowed_lateness_ms: So long after its end (by the watermark) a window is refined by late events, ms.
@@ -108,10 +144,14 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 300
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that its aggregates are of, each once, in order."""
-        named = (_call(self.name, column, text)[1] for column, text in self.aggregates.items())
-        return tuple(dict.fromkeys(field for field in named if field))
+    def calls(self) -> dict[str, Call]:
+        """Column → what it has."""
+        return {column: _call(self.name, column, text) for column, text in self.aggregates.items()}
+
+    @property
+    def values(self) -> tuple[tuple[str, bool], ...]:
+        """What its aggregates look at, each once, in order: field, and whether only at which value it is."""
+        return tuple(dict.fromkeys(call.value for call in self.calls.values() if call.field))
 
     @property
     def span_ms(self) -> int:
@@ -119,15 +159,23 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.windows.size_ms + self.allowed_lateness_ms
 
     def made(self) -> dict[str, Aggregate]:
-        """Return column → aggregate over a list with the values of :attr:`fields`."""
+        """Return column → aggregate over a list with what :attr:`values` says."""
         from operator import itemgetter
 
-        places = {field: itemgetter(place) for place, field in enumerate(self.fields)}
-        calls = {column: _call(self.name, column, text) for column, text in self.aggregates.items()}
-        return {
-            column: _OF[function](places[field]) if field else count()
-            for column, (function, field) in calls.items()
-        }
+        places = {value: itemgetter(place) for place, value in enumerate(self.values)}
+        found: dict[str, Aggregate] = {}
+        for column, call in self.calls.items():
+            of = places.get(call.value)
+            found[column] = count() if of is None else _OF[call.function](*(of, call.q)[: 2 if call.q else 1])
+        return found
+
+    @property
+    def part_bytes(self) -> int:
+        """What its distinct counts and quantiles may come to in a part of its keys, bytes."""
+        sketches = sum(call.function in _SKETCHES for call in self.calls.values())
+        step = self.windows.every_ms or self.windows.size_ms
+        open_ = min(-(-(self.windows.size_ms + self.allowed_lateness_ms) // step) + 1, self.max_windows)
+        return sketches * SKETCH_BYTES * open_ * (self.max_keys // PARTS)
 
 
 def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
@@ -145,11 +193,10 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
         known = ", ".join(sorted(sources)) or "no topic"
         _refuse(name, f"the job does not read {aggregation.source}; it reads {known} (see `sources`)")
     there = columns_of(sources[aggregation.source])
-    for column, text in aggregation.aggregates.items():
-        function, field = _call(name, column, text)
+    for column, (function, field, _) in aggregation.calls.items():
         if field is not None and field not in there:
             _refuse(name, f"{aggregation.source} has no field {field}; it has {', '.join(there)}")
-        if field is not None and function != "count" and there[field].type != "number":
+        if field is not None and function not in _OF_ANY and there[field].type != "number":
             _refuse(name, f"{column}: {function} takes a number, and {field} is a {there[field].type}")
     for field in aggregation.key:
         if field not in there:
@@ -170,6 +217,13 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
     overlap = -(-windows.size_ms // (windows.every_ms or windows.size_ms))
     if overlap > aggregation.max_windows:
         _refuse(name, f"each event is in {overlap} windows, and max_windows is {aggregation.max_windows}")
+    if aggregation.part_bytes > MAX_PART_BYTES:
+        _refuse(
+            name,
+            f"its distinct counts and quantiles may come to {aggregation.part_bytes >> 20:,} MB "
+            f"in a {PARTS}th of its keys, and {MAX_PART_BYTES >> 20} are the most: lower max_keys, "
+            "or let fewer windows overlap",
+        )
     if aggregation.where:
         try:
             Language(there).condition(aggregation.where)
@@ -210,14 +264,25 @@ def _kind(kind: Any) -> Literal["number", "text", "boolean"] | None:
     return "text" if texts else None
 
 
-def _call(name: str, column: str, text: str) -> tuple[str, str | None]:
-    """Return function and field of what a column has."""
+def _call(name: str, column: str, text: str) -> Call:
+    """Return what a column has.
+
+    >>> _call("spend", "p95", "quantile(amount, .95)")
+    Call(function='quantile', field='amount', q=0.95)
+    """
     found = _CALL.fullmatch(text)
     if found is None or found[1] not in _OF:
         raise _refused(name, f"{column}: {text!r} is none of {', '.join(_OF)}, as in sum(amount)")
-    if found[2] is None and found[1] != "count":
-        _refuse(name, f"{column}: {found[1]} of what? For example {found[1]}(amount)")
-    return found[1], found[2]
+    function, field, q = found[1], found[2], None if found[3] is None else float(found[3])
+    if field is None and function != "count":
+        _refuse(name, f"{column}: {function} of what? For example {function}(amount)")
+    if (function == "quantile") != (q is not None):
+        _refuse(
+            name, f"{column}: {text!r}: a quantile says which, as in quantile(amount, 0.95); no other does"
+        )
+    if q is not None and not 0 < q < 1:
+        _refuse(name, f"{column}: a quantile is between 0 and 1, not {q:g}; those two are min and max")
+    return Call(function, field, q)
 
 
 def _refuse(name: str, why: str) -> None:

@@ -19,9 +19,9 @@ from millrace.windows.assigners import Ranges
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.process import WindowProcess, build, register
 from millrace.windows.ranges import RangeWindows
-from millrace_apps.aggregates.definition import Aggregation
+from millrace_apps.aggregates.definition import PARTS, Aggregation
 from millrace_apps.aggregates.life import AggregateEvent, Version, Versions
-from millrace_apps.aggregates.selecting import SHARDS, Picked, take
+from millrace_apps.aggregates.selecting import Picked, take
 
 _TIMER: Final = "windows"
 
@@ -322,7 +322,7 @@ class Windowing(KeyedProcess[Picked, Result]):
 
 def keys_per_shard(aggregation: Aggregation) -> int:
     """Return how many keys a part of an aggregation's keys may have: together no more than its limit."""
-    return aggregation.max_keys // SHARDS
+    return aggregation.max_keys // PARTS
 
 
 def _by_number(entries: list[tuple[str, Versions]]) -> dict[tuple[str, int], Running]:

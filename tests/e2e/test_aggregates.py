@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,7 +29,12 @@ source: iot.readings
 key: [machine_id]
 where: quantity == 'temperature'
 window: {tumbling: 1m}
-aggregates: {n: count, mean: mean(value), highest: max(value)}
+aggregates:
+  n: count
+  mean: mean(value)
+  highest: max(value)
+  values: count_distinct(value)
+  median: quantile(value, 0.5)
 """
 
 
@@ -54,7 +60,10 @@ def batch(events: list[dict[str, Any]], size_minutes: dict[int, int]) -> dict[An
                 if event["quantity"] == "temperature":
                     groups[event["machine_id"], BEGIN + start * MINUTE, size].append(event["value"])
                 break
-    return {key: (len(found), sum(found) / len(found), max(found)) for key, found in groups.items()}
+    return {
+        key: (len(found), sum(found) / len(found), max(found), len(set(found)), statistics.median(found))
+        for key, found in groups.items()
+    }
 
 
 def results(root: Path) -> dict[Any, Any]:
@@ -68,7 +77,7 @@ def results(root: Path) -> dict[Any, Any]:
         key = (row["key"]["machine_id"], row["window_start_ms"], length)
         assert key not in found
         values = row["values"]
-        found[key] = (values["n"], values["mean"], values["highest"])
+        found[key] = tuple(values[name] for name in ("n", "mean", "highest", "values", "median"))
     return found
 
 

@@ -77,8 +77,12 @@ def test_two_apps_go_on_after_their_broker_was_killed_and_nothing_is_left(tmp_pa
     # So short a run has too little for some checks; those are named, and nothing else.
     assert code in (0, 1), f"{said}\n{command.err}"
     assert code == 0 or "nothing to compare" in command.err, command.err
-    for app in ("fraud", "iot"):
+    for app, other in (("fraud", "iot"), ("iot", "fraud")):
         assert f"{app}: all " in said
+        log = (tmp_path / "demo" / app / "logs" / "job.log").read_text()
+        assert f"{app} began in " in log
+        assert f"{other} began in " not in log
+        assert f"{app} has ended" in log
         assert announced_in(tmp_path / "demo" / app) == ()
     with socket.socket() as taken:
         assert taken.connect_ex(("127.0.0.1", port)) != 0, "the dashboard has ended, too"

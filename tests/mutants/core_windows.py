@@ -9,6 +9,10 @@ from tests.mutants.mutant import Mutant
 _WINDOWS: Final = "shared/millrace/windows"
 _TESTS: Final = "tests/unit/millrace/windows"
 
+_BINNED: Final = (
+    f"{_TESTS}/test_aggregates.py::test_a_binned_quantile_is_within_its_share_in_any_order_and_bounded_space"
+)
+
 MUTANTS: Final = (
     Mutant(
         "windows: a key's events together go on in the window before at its very end",
@@ -190,5 +194,29 @@ MUTANTS: Final = (
         "        return sum(parts)\n",
         "exact sums",
         (f"{_TESTS}/test_aggregates.py::test_a_sum_of_floats_does_not_depend_on_order",),
+    ),
+    Mutant(
+        "windows: bins become fewer by what came last",
+        f"{_WINDOWS}/binned.py",
+        "    halved = max(left.halved, right.halved)\n",
+        "    halved = left.halved\n",
+        "a quantile by bins is the same however it is added and merged",
+        (_BINNED,),
+    ),
+    Mutant(
+        "windows: bins of values below zero are gone through as those above",
+        f"{_WINDOWS}/binned.py",
+        "    for place in sorted(acc.below, reverse=True):\n",
+        "    for place in sorted(acc.below):\n",
+        "a quantile by bins is within its share",
+        (_BINNED,),
+    ),
+    Mutant(
+        "windows: a sketch is given bytes",
+        f"{_WINDOWS}/sketches.py",
+        '        return value.decode("latin-1")\n',
+        "        return value\n",
+        "values of any type are counted",
+        (f"{_TESTS}/test_aggregates.py::test_values_of_any_type_are_counted_beyond_the_buffer",),
     ),
 )

@@ -15,6 +15,11 @@ _HISTORY: Final = f"{_TESTS}/test_history.py"
 _OVERVIEW: Final = "tests/unit/millrace/dashboard/test_overview.py"
 _KEEPING: Final = "tests/unit/millrace/runtime/test_keeping.py"
 
+_LOGS: Final = (
+    "tests/unit/millrace/observing/test_observer.py"
+    "::test_of_several_jobs_each_log_has_its_own_lines_and_all_have_those_of_none"
+)
+
 MUTANTS: Final = (
     Mutant(
         "history: half a line is taken for one",
@@ -251,8 +256,8 @@ MUTANTS: Final = (
     Mutant(
         "stop: a long batch is waited for without end",
         f"{_IN}/stopping.py",
-        "        if now - began >= timeout_s:\n",
-        "        if now - began >= timeout_s + 3600:\n",
+        "        timeout_s,\n        every_s=_LOOK_S,\n",
+        "        timeout_s + 3600,\n        every_s=_LOOK_S,\n",
         "stop gives up after --timeout",
         (_STOPPING,),
     ),
@@ -279,5 +284,21 @@ MUTANTS: Final = (
         "",
         "the job that runs is meant",
         (_READING,),
+    ),
+    Mutant(
+        "log: of several jobs each log has the others' lines",
+        "shared/millrace/observing/joblog.py",
+        "        if of is not None and owner() not in (None, of):\n",
+        "        if False:\n",
+        "each log has its own lines",
+        (_LOGS,),
+    ),
+    Mutant(
+        "log: the first job that ends takes the level with it",
+        "shared/millrace/observing/joblog.py",
+        "                logger.setLevel(min(wanted, default=self._before[name]))\n",
+        "                logger.setLevel(self._before[name])\n",
+        "levels stay as long as a job wants them",
+        (_LOGS,),
     ),
 )

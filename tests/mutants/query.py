@@ -14,6 +14,8 @@ _WINDOWING: Final = "apps/aggregates/windowing.py"
 _SELECTING: Final = "apps/aggregates/selecting.py"
 _WINDOWS: Final = "tests/unit/apps/aggregates/test_windows.py"
 _HISTORY: Final = f"{_WINDOWS}::test_any_history_of_definitions_gives_what_a_batch_gives"
+_PLACES: Final = "shared/millrace/query/places.py"
+_STREAMED: Final = "tests/unit/millrace/query/test_streaming.py"
 _CARE: Final = "shared/millrace/connectors/maintenance.py"
 _MAINTAINED: Final = "tests/unit/millrace/connectors/test_maintenance.py"
 
@@ -188,5 +190,45 @@ MUTANTS: Final = (
         "        if True:\n",
         "in quiet moments",
         (f"{_MAINTAINED}::test_a_table_that_is_written_to_is_left_alone_until_it_is_quiet",),
+    ),
+    Mutant(
+        "query: rows go into a Parquet folder of another query",
+        _PLACES,
+        '    if folder.suffix == ".parquet":\n',
+        "    if False:\n",
+        "nothing is left out in silence",
+        (f"{_STREAMED}::test_where_rows_cannot_go_is_said_before_spark_starts",),
+    ),
+    Mutant(
+        "query: a checkpoint is taken for any query's",
+        _PLACES,
+        "        if was.split() != now.split():\n",
+        "        if False:\n",
+        "a checkpoint knows its query",
+        (f"{_STREAMED}::test_a_checkpoint_is_of_one_query_at_a_time",),
+    ),
+    Mutant(
+        "query: quoted names are not looked at",
+        "shared/millrace/query/topics.py",
+        '    first, second = (part.strip("`") for part in match.groups())\n',
+        "    first, second = match.groups()\n",
+        "names may be quoted",
+        (f"{_STREAMED}::test_names_may_be_quoted",),
+    ),
+    Mutant(
+        "aggregates: what is counted once is given as it is",
+        _SELECTING,
+        "    return lambda event: digest(get(event))\n",
+        "    return lambda event: get(event)\n",
+        "texts are counted, too",
+        (f"{_WINDOWS}::test_distinct_counts_and_quantiles_are_the_same_for_any_cut_and_as_near_as_is_said",),
+    ),
+    Mutant(
+        "aggregates: what sketches come to is not bounded",
+        "apps/aggregates/definition.py",
+        "    if aggregation.part_bytes > MAX_PART_BYTES:\n",
+        "    if False:\n",
+        "a definition that may come to more is refused",
+        (f"{_WINDOWS}::test_what_contradicts_itself_is_refused",),
     ),
 )

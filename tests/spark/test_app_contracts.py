@@ -1,4 +1,4 @@
-"""The four apps hold to the contract of apps on Spark; what needs no engine is in their own tests."""
+"""The apps hold to the contract of apps on Spark; what needs no engine is in their own tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.testing.app_contract import AppOnSpark
+from tests.unit.apps.aggregates.test_world import AggregatesWorld
 from tests.unit.apps.clickstream.test_world import ClickstreamWorld
 from tests.unit.apps.fraud.test_world import FraudWorld
 from tests.unit.apps.iot_maintenance.test_world import IotWorld
@@ -44,4 +45,9 @@ class TestClickstream(InTheSession, ClickstreamWorld):
 
 
 class TestRidesharing(InTheSession, RidesWorld):
+    pass
+
+
+@pytest.mark.matrix
+class TestAggregates(InTheSession, AggregatesWorld):
     pass

@@ -145,7 +145,12 @@ def _derived(process: KeyedProcess[Any, Any], body: dict[str, Any]) -> KeyedProc
         "__module__": __name__,
         "__doc__": base.__doc__,
     }
-    made: Any = type(f"Watched{base.__name__}", (base,), {**kept, **body})
+    # A process that says how it is made anew would be made anew as it was.
+    made: Any = type(f"Watched{base.__name__}", (base,), {"__reduce_ex__": _as_it_is, **kept, **body})
     derived = object.__new__(made)
     derived.__dict__.update(process.__dict__)
     return derived  # type: ignore[no-any-return]
+
+
+def _as_it_is(process: Any, _protocol: Any) -> Any:
+    return object.__new__, (type(process),), process.__dict__

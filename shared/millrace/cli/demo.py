@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from millrace.console.report import Check
     from millrace.demo import DemoOptions, DemoSpec
     from millrace.runtime.apps import App
 
@@ -104,10 +108,8 @@ def _spec(name: str) -> tuple[App, DemoSpec]:
 def _together(name: str, options: DemoOptions, port: int | None) -> None:
     """Run the demos of several apps at once."""
     from millrace.console.live import LiveView
-    from millrace.console.report import NOTHING, print_checks
-    from millrace.demo import demo_path, verdict_of
+    from millrace.demo import demo_path
     from millrace.demo_together import ALL, Member, run_together
-    from millrace.errors import ChecksFailed
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import quick_check
     from millrace.runtime.installed import list_apps
@@ -121,37 +123,16 @@ def _together(name: str, options: DemoOptions, port: int | None) -> None:
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         became = run_together(members, options, view, dashboard_port=port)
-    wrong: list[str] = []
-    empty: list[str] = []
-    for member in members:
-        checks = became.checks[member.app.name]
-        print_checks(f"{member.app.name}: what was written against what was sent", checks)
-        verdict = verdict_of(checks, options, member.spec.seldom)
-        wrong += [f"{member.app.name}: {check}" for check in verdict.wrong]
-        empty += [f"{member.app.name}: {check}" for check in verdict.empty]
-        if verdict.seldom:
-            typer.echo(f"{member.app.name}: so small a run has {NOTHING} for: {', '.join(verdict.seldom)}")
-    for one, seconds in became.first_results_s.items():
-        typer.echo(f"{one}: first result after {seconds:.0f} s")
-    for one, times in became.restarts.items():
-        if times:
-            typer.echo(f"{one}: started again {times} times")
-    typer.echo(f"tables, ledgers and logs: {demo_path(ALL).parent}")
-    typer.echo(
-        f"{'CHECKS FAILED' if wrong or empty else 'all checks hold'} after {time.monotonic() - began:.0f} s"
-    )
-    if wrong:
-        raise ChecksFailed(f"what was written is not what was sent: {'; '.join(wrong)}")
-    if empty:
-        raise ChecksFailed(f"a longer run is wanted, {NOTHING}: {'; '.join(empty)}")
+    more = [f"{one}: first result after {seconds:.0f} s" for one, seconds in became.first_results_s.items()]
+    more += [f"{one}: started again {times} times" for one, times in became.restarts.items() if times]
+    checked = [(member.spec, became.checks[member.app.name]) for member in members]
+    _tell(names, checked, options, began, demo_path(ALL).parent, more)
 
 
 def _alone(name: str, options: DemoOptions) -> None:
     """Run the demo of one app."""
     from millrace.console.live import LiveView
-    from millrace.console.report import NOTHING, print_checks
-    from millrace.demo import demo_path, run_demo, verdict_of
-    from millrace.errors import ChecksFailed
+    from millrace.demo import demo_path, run_demo
     from millrace.runtime.doctor import quick_check
 
     application, spec = _spec(name)
@@ -159,17 +140,49 @@ def _alone(name: str, options: DemoOptions) -> None:
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)
-    print_checks(f"{name}: what was written against what was sent", checks)
-    verdict = verdict_of(checks, options, spec.seldom)
-    typer.echo(f"tables, ledger and logs: {demo_path(name)}")
-    typer.echo(
-        f"{'all checks hold' if verdict.holds else 'CHECKS FAILED'} after {time.monotonic() - began:.0f} s"
-    )
-    if verdict.seldom:
-        typer.echo(f"so small a run has {NOTHING} for: {', '.join(verdict.seldom)}")
-    if not verdict.holds:
-        raise ChecksFailed(
-            "what was written is not what was sent"
-            if verdict.wrong
-            else f"a longer run is wanted, {NOTHING}: {', '.join(verdict.empty)}"
-        )
+    _tell([name], [(spec, checks)], options, began, demo_path(name))
+
+
+def _tell(
+    names: Sequence[str],
+    checked: Sequence[tuple[DemoSpec, Sequence[Check]]],
+    options: DemoOptions,
+    began: float,
+    folder: Path,
+    more: Sequence[str] = (),
+) -> None:
+    """Tell what the checks of demos have found.
+
+    Args:
+        names: The apps.
+        checked: Of each what it says of its demo, and its checks.
+        options: What the user chose.
+        began: When, s.
+        folder: Where all is.
+        more: Further lines.
+
+    Raises:
+        ChecksFailed: One does not hold, or had nothing to compare that a run of this size should have.
+    """
+    from millrace.console.report import NOTHING, print_checks
+    from millrace.demo import verdict_of
+    from millrace.errors import ChecksFailed
+
+    wrong: list[str] = []
+    empty: list[str] = []
+    for name, (spec, checks) in zip(names, checked, strict=True):
+        print_checks(f"{name}: what was written against what was sent", checks)
+        verdict, of = verdict_of(checks, options, spec.seldom), f"{name}: " if len(names) > 1 else ""
+        wrong += [f"{of}{check}" for check in verdict.wrong]
+        empty += [f"{of}{check}" for check in verdict.empty]
+        if verdict.seldom:
+            typer.echo(f"{of}so small a run has {NOTHING} for: {', '.join(verdict.seldom)}")
+    for line in more:
+        typer.echo(line)
+    typer.echo(f"tables, ledger and logs: {folder}")
+    said = "CHECKS FAILED" if wrong or empty else "all checks hold"
+    typer.echo(f"{said} after {time.monotonic() - began:.0f} s")
+    if wrong:
+        raise ChecksFailed(f"what was written is not what was sent: {'; '.join(wrong)}")
+    if empty:
+        raise ChecksFailed(f"a longer run is wanted, {NOTHING}: {'; '.join(empty)}")

@@ -106,7 +106,11 @@ def query(
     if streams:
         if out is not None and to is not None:
             raise UserError("rows go into a folder or a topic: give --out or --to")
+        if limit is not None and (out is not None or to is not None):
+            raise UserError("--limit is of rows on the terminal: leave it out, or write LIMIT into the query")
         seconds = None if for_ is None else to_ms(for_) / 1000
+        if seconds is not None and seconds <= 0:
+            raise UserError(f"--for {for_}: a query runs for some time, e.g. 60s")
         asked = Asked(
             str(text), shape, out, to, limit, from_ or Beginning.earliest, seconds, until_end, checkpoint
         )

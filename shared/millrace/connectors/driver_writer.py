@@ -23,6 +23,7 @@ from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outp
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.inspect.positions import read_ids
+from millrace.local.belonging import adopted
 from millrace.topology import Upsert
 from millrace.topology.sinks import Table, table_name
 
@@ -84,7 +85,7 @@ class DriverWriter:
         }
         self._merger = Merger(self._merged.values(), merge_interval_s)
         self._delivery: Delivery | None = None
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="millrace-tables")
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "millrace-tables", initializer=adopted())
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:

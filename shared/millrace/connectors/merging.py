@@ -24,6 +24,7 @@ import pyarrow as pa
 from millrace.connectors.upkeep import gather
 from millrace.errors import MillraceError
 from millrace.inspect.positions import FIRST, WAITING
+from millrace.local.belonging import belonging
 from millrace.topology import Upsert
 
 if TYPE_CHECKING:
@@ -218,7 +219,9 @@ class Merger:
             return
         with self._changed:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="millrace-merges", daemon=True)
+                self._thread = threading.Thread(
+                    target=belonging(self._run), name="millrace-merges", daemon=True
+                )
                 self._thread.start()
             self._changed.notify()
 

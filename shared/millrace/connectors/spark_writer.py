@@ -21,6 +21,7 @@ from millrace.connectors.records import (
 )
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
 from millrace.host.spark_sink import counted, not_written
+from millrace.local.belonging import adopted
 from millrace.topology import Upsert
 from millrace.topology.sinks import Table, table_name
 
@@ -129,7 +130,7 @@ class SparkWriter:
              .option("txnAppId", f"{self.app_id}:{table}").option("txnVersion", batch_id)
              .save(self.table_path(table)))  # fmt: skip
 
-        with ThreadPoolExecutor(max(1, len(written)), thread_name_prefix="millrace-write") as pool:
+        with ThreadPoolExecutor(max(1, len(written)), "millrace-write", adopted()) as pool:
             list(pool.map(write, written))
 
 

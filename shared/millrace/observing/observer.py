@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from millrace.local.belonging import belonging
 from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import JobRecord
@@ -78,7 +79,7 @@ class Observer:
         self._clock: ClockStatus | None = None
         self._cpu_s = 0.0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="millrace-observer", daemon=True)
+        self._thread = threading.Thread(target=belonging(self._run), name="millrace-observer", daemon=True)
         self._slow_at = self._say_at = 0.0
         self._warned = False
         self._history = HistoryWriter(self._root)

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from millrace.errors import UserError
+from millrace.local.waiting import wait_until
 from millrace.observing.figures import read_figures
 from millrace.observing.jobs import JobRecord, record_path, state_of
 
@@ -72,19 +73,23 @@ def stop_job(
         record_path(folder, record.app, record.root).unlink(missing_ok=True)
         return Stopped(record.app, record.root, "died", record.pid, batch=_batch(root))
     _ask(record)
-    began = said = clock()
-    say(f"{record.app} (pid {record.pid}): asked to end after its running batch")
-    while record.process.is_alive():
-        now = clock()
-        if now - began >= timeout_s:
-            return Stopped(record.app, record.root, "still running", record.pid, now - began, _batch(root))
-        if now - said >= _SAY_S:
-            said = now
-            say(f"{record.app} (pid {record.pid}): {now - began:.0f} s so far; {_doing(record, root)}")
-        sleep(_LOOK_S)
+    began, name = clock(), f"{record.app} (pid {record.pid})"
+    say(f"{name}: asked to end after its running batch")
+    ended = wait_until(
+        lambda: not record.process.is_alive(),
+        timeout_s,
+        every_s=_LOOK_S,
+        told=lambda seconds: say(f"{name}: {seconds:.0f} s so far; {_doing(record, root)}"),
+        told_every_s=_SAY_S,
+        clock=clock,
+        sleep=sleep,
+    )
+    waited_s = clock() - began
+    if not ended:
+        return Stopped(record.app, record.root, "still running", record.pid, waited_s, _batch(root))
     figures = read_figures(root)
     error = figures.error if figures is not None and figures.job == record else None
-    return Stopped(record.app, record.root, "stopped", record.pid, clock() - began, _batch(root), error)
+    return Stopped(record.app, record.root, "stopped", record.pid, waited_s, _batch(root), error)
 
 
 def _ask(record: JobRecord) -> None:

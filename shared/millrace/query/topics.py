@@ -19,10 +19,13 @@ TOPIC: Final = "topic"
 #: Begin of a column at the top level: within a struct a name has a colon behind it.
 _COLUMN: Final = re.compile(r"`((?:[^`]|``)*)` (?=[A-Z])")
 #: Texts, quoted names and comments stay; what is between them is searched for names.
+_NAME: Final = r"`(?:[^`]|``)+`|\w+"
 _TOKEN: Final = re.compile(
-    r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/|(\w+)\s*\.\s*(\w+)|\w+",
+    r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/"
+    rf"|({_NAME})\s*\.\s*({_NAME})|{_NAME}",
     re.DOTALL,
 )
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class AppTopic:
     @property
     def full_name(self) -> str:
         """The name by which it is asked: ``topic.name``, with ``_`` for what no name can have."""
-        return f"{TOPIC}.{re.sub(r'[^A-Za-z0-9_]', '_', self.topic)}"
+        return f"{TOPIC}.{_NO_NAME.sub('_', self.topic)}"
 
     def named_columns(self) -> list[tuple[str, str]]:
         """Return the columns with their types."""
@@ -96,12 +99,14 @@ def named(text: str, names: Iterable[str]) -> tuple[str, list[str]]:
     Example:
         >>> named("SELECT n, 'iot.alarms' FROM Iot . alarms a", ["iot.alarms"])
         ("SELECT n, 'iot.alarms' FROM `iot.alarms` a", ['iot.alarms'])
+        >>> named("SELECT 1 FROM topic.`new-sales`", ["topic.new_sales"])
+        ('SELECT 1 FROM `topic.new_sales`', ['topic.new_sales'])
     """
     known = {name.lower(): name for name in names}
     found: list[str] = []
 
     def put(match: re.Match[str]) -> str:
-        name = known.get(f"{match[1]}.{match[2]}".lower()) if match[1] else None
+        name = known.get(_full(match).lower())
         if name is None:
             return match[0]
         if name not in found:
@@ -123,8 +128,17 @@ def unknown_topics(text: str, names: Iterable[str]) -> list[str]:
         ['topic.sale']
     """
     known = {name.lower() for name in names}
-    asked = (f"{TOPIC}.{m[2]}" for m in _TOKEN.finditer(text) if m[1] and m[1].lower() == TOPIC)
-    return [name for name in dict.fromkeys(asked) if name.lower() not in known]
+    asked = [_full(match) for match in _TOKEN.finditer(text)]
+    topics = dict.fromkeys(name for name in asked if name.lower().startswith(f"{TOPIC}."))
+    return [name for name in topics if name.lower() not in known]
+
+
+def _full(match: re.Match[str]) -> str:
+    """Return a name of two parts, without quotes; of a topic's name with ``_`` as it is asked."""
+    if not match[1]:
+        return ""
+    first, second = (part.strip("`") for part in match.groups())
+    return f"{first}.{_NO_NAME.sub('_', second) if first.lower() == TOPIC else second}"
 
 
 #: Called with the columns and rows of a batch; returns whether it has enough.

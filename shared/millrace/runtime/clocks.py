@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
 from millrace.host.system import Idle, SystemMessage, Tick, Wake, encode_system
+from millrace.local.belonging import belonging
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockStatus
 
@@ -168,7 +169,7 @@ class Ticker:
         self._status = status
         self._now_ms = now_ms
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="millrace-ticker", daemon=True)
+        self._thread = threading.Thread(target=belonging(self._run), name="millrace-ticker", daemon=True)
 
     def __enter__(self) -> Ticker:
         """Start to tick."""

@@ -24,6 +24,7 @@ from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.inspect.positions import kept_ids
+from millrace.local.belonging import belonging, belonging_to
 from millrace.local.stopping import stop_signals
 from millrace.observing.endpoint import Endpoint
 from millrace.observing.exposition import Bounds
@@ -248,7 +249,7 @@ class Job:
     def _observed(self) -> Iterator[None]:
         """Let others see the job while the block runs: its record, its figures, its log, its metrics."""
         metrics, kafka = self.settings.metrics, self.settings.kafka
-        with contextlib.ExitStack() as kept:
+        with belonging_to(self), contextlib.ExitStack() as kept:
             endpoint = None
             if metrics.port is not None:
                 endpoint = kept.enter_context(Endpoint(metrics.host, metrics.port))
@@ -282,6 +283,7 @@ class Job:
                         query=self.app.name,
                         batch=lambda: self._batch,
                         ours=("millrace", self.app.topology.__module__.partition(".")[0]),
+                        of=self,
                     )
                 )
                 kept.enter_context(announced_job(record, jobs_folder()))
@@ -437,7 +439,7 @@ class Job:
         writer = (
             outputs.stream.raw.writeStream.queryName(self.app.name)
             .option("checkpointLocation", self.settings.storage.path("checkpoint"))
-            .foreachBatch(router)
+            .foreachBatch(belonging(router))
         )
         interval = self.settings.stream.trigger_interval
         if self._until_end:

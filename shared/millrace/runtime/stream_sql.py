@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import (
+    ParseException,
+    PySparkException,
+    StreamingQueryException,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,9 +37,13 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.2
 #: How long the running batch may take when the query is to end.
 _LAST_S: Final = 60.0
-#: A batch's rows that come to the terminal.
-_MOST: Final = 10_000
-_CONDITION: Final = re.compile(r"^\[[A-Z_0-9.]+\]\s*")
+#: An aggregation in a plan as Spark writes it.
+_AGGREGATE: Final = re.compile(r"^[\s:+|-]*Aggregate ", re.MULTILINE)
+#: Times that Spark can have, ms: up to the end of the year 9999.
+_LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
+_CONDITION: Final = re.compile(
+    r"^(?:\[[A-Z_0-9.]+\]\s*|Query \[id = \S+, runId = \S+\] terminated with exception: )+"
+)
 
 
 class NotStreamable(UserError):
@@ -52,6 +61,8 @@ class Streamed:
         kafka: Options of Spark's Kafka source and sink.
         masking: App → what is done to its events before anything sees them.
         delay: How long late events are waited for by windows, as Spark writes it.
+        skews: App → how far an event's time may be ahead of its arrival, ms: one that is further has none,
+            for it would make all others late.
     """
 
     topics: Sequence[AppTopic] = ()
@@ -60,6 +71,7 @@ class Streamed:
     kafka: Mapping[str, str] = field(default_factory=dict)
     masking: Mapping[str, Masking] = field(default_factory=dict)
     delay: str = "10000 milliseconds"
+    skews: Mapping[str, int] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Return all full names."""
@@ -74,11 +86,13 @@ class Into:
         tell: Called with a batch's rows; where neither of the others is given.
         folder: A Parquet folder (``….parquet``) or else a Delta table.
         topic: A Kafka topic, as JSON.
+        most: No more rows of a batch are told; ``None``: all are.
     """
 
     tell: Tell | None = None
     folder: Path | None = None
     topic: str | None = None
+    most: int | None = None
 
 
 def stream(
@@ -113,7 +127,10 @@ def stream(
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     known = of.names()
     written, found = named(text.strip().removesuffix(";"), known)
-    _views(spark, of, found, earliest=earliest)
+    try:
+        _views(spark, of, found, earliest=earliest)
+    except PySparkException as error:  # of a table that is damaged, say
+        raise NotStreamable(f"{' or '.join(found)} cannot be read: {_said(error)}") from None
     asked = _asked(spark, written, known)
     if not asked.isStreaming:
         raise NotStreamable(
@@ -121,18 +138,21 @@ def stream(
             "appended to, or leave out --stream"
         )
     enough = threading.Event()
-    writer = _writer(asked, of, into, enough).option("checkpointLocation", str(checkpoint))
+    failed: list[Exception] = []
+    writer = _writer(asked, of, into, enough, failed).option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if until_end else writer.trigger(processingTime="1 second")
     try:
         query = writer.start()
-    except AnalysisException as error:
+    except PySparkException as error:
         raise NotStreamable(f"Spark cannot stream this: {_said(error)}") from None
-    return _wait(query, for_s, lambda: stop() or enough.is_set())
+    return _wait(query, for_s, lambda: stop() or enough.is_set(), failed)
 
 
-def _writer(asked: DataFrame, of: Streamed, into: Into, enough: threading.Event) -> DataStreamWriter:
+def _writer(
+    asked: DataFrame, of: Streamed, into: Into, enough: threading.Event, failed: list[Exception]
+) -> DataStreamWriter:
     """Return what writes rows; those that a later batch may change are told anew where that can be."""
-    changes = "Aggregate" in asked._jdf.queryExecution().analyzed().toString()
+    changes = _AGGREGATE.search(asked._jdf.queryExecution().analyzed().toString()) is not None
     mode = "update" if changes and into.folder is None else "append"
     if into.topic is not None:
         rows = asked.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
@@ -145,13 +165,17 @@ def _writer(asked: DataFrame, of: Streamed, into: Into, enough: threading.Event)
     assert tell is not None  # noqa: S101 - said by what calls
 
     def told(rows: DataFrame, _: int) -> None:
-        batch = rows.limit(_MOST).toArrow()
-        if (
-            batch.num_rows
-            and not enough.is_set()
-            and tell(batch.column_names, list(rows_of(batch.to_batches())))
-        ):
-            enough.set()
+        try:
+            batch = (rows if into.most is None else rows.limit(into.most)).toArrow()
+            if (
+                batch.num_rows
+                and not enough.is_set()
+                and tell(batch.column_names, list(rows_of(batch.to_batches())))
+            ):
+                enough.set()
+        except Exception as error:  # Spark would tell it with all that stands around it
+            failed.append(error)
+            raise
 
     return asked.writeStream.outputMode(mode).foreachBatch(told)
 
@@ -195,8 +219,12 @@ def _topic(spark: SparkSession, one: AppTopic, of: Streamed, *, earliest: bool) 
     if not one.event_time:
         return made
     at = F.col(f"`{one.event_time}`")
-    made = made.withColumn("_event_time", F.timestamp_millis(at) if one.is_ms else at)
-    return made.withWatermark("_event_time", of.delay)
+    if one.is_ms:
+        at = F.when(at.between(_LEAST_MS, _MOST_MS), F.timestamp_millis(at))
+    if one.app in of.skews:
+        latest = F.timestamp_millis(F.unix_millis("_arrived") + of.skews[one.app])
+        at = F.when(at <= latest, at)
+    return made.withColumn("_event_time", at).withWatermark("_event_time", of.delay)
 
 
 @dataclass(frozen=True)
@@ -226,14 +254,16 @@ def _asked(spark: SparkSession, text: str, known: Sequence[str]) -> DataFrame:
         return spark.sql(text)
     except ParseException as error:
         raise NotStreamable(_said(error)) from None
-    except AnalysisException as error:
+    except PySparkException as error:
         missing = re.search(r"TABLE_OR_VIEW_NOT_FOUND.*?view (\S+) cannot", str(error), re.DOTALL)
         if missing is not None:
             raise unknown_table(missing[1].replace("`", ""), known) from None
         raise NotStreamable(_said(error)) from None
 
 
-def _wait(query: StreamingQuery, for_s: float | None, stop: Callable[[], bool]) -> int:
+def _wait(
+    query: StreamingQuery, for_s: float | None, stop: Callable[[], bool], failed: Sequence[Exception]
+) -> int:
     """Wait for a query's end; one that is to end may finish the batch that runs."""
     deadline = None if for_s is None else time.monotonic() + for_s
     try:
@@ -242,7 +272,9 @@ def _wait(query: StreamingQuery, for_s: float | None, stop: Callable[[], bool]) 
                 _end(query)
                 break
     except StreamingQueryException as error:
-        raise NotStreamable(_said(error)) from None
+        if failed and not isinstance(failed[0], PySparkException | Py4JError):
+            raise failed[0] from None
+        raise NotStreamable(_said(failed[0] if failed else error)) from None
     progress = query.lastProgress
     return 0 if progress is None else int(progress["batchId"]) + 1
 

@@ -25,7 +25,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +33,6 @@ import msgspec
 
 from millrace.host.groups import encode_key
 from millrace.host.memory import MemoryHost
-from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import Emission
 from millrace.runtime.settings import load_settings
 from millrace.testing.standing import Happened, Standing, merged
@@ -64,6 +63,7 @@ class AppWorld:
         spark_events: So many events of the world run on Spark.
         fast_ms: How far the wrong clock of one key is ahead, ms.
         hostile_events: So many records are sent that are not all as they should be.
+        controls: Control events that come before all else, where the app does nothing without any.
     """
 
     app: ClassVar[App]
@@ -78,6 +78,7 @@ class AppWorld:
     spark_events: ClassVar[int] = 600
     fast_ms: ClassVar[int] = 30_000
     hostile_events: ClassVar[int] = 5_000
+    controls: ClassVar[Sequence[Any]] = ()
 
     def world(self) -> Iterable[Happened]:
         """Return what happens: events with key, time, and when they came about."""
@@ -122,6 +123,7 @@ class AppWorld:
             only=self.only,
             per_key=self.per_key,
             repeats=self.repeats,
+            controls=self.controls,
         )
 
 
@@ -159,7 +161,9 @@ class AppInMemory(AppWorld):
             topic = topology.inputs[h.input or topology.input_of(h.event)].topic
             return Message(topic, h.key.encode(), msgspec.json.encode(h.event), h.came_ms)
 
-        world = map(message, self.world())
+        began = self.standing.events[0].came_ms
+        controls = [Message(str(topology.control), b"", msgspec.json.encode(c), began) for c in self.controls]
+        world = chain(controls, map(message, self.world()))
         report = input_in_memory(self.app, self.settings, world, events=self.hostile_events, seed=1)
         assert report.holds, [report.ended, *report.faults, *(row for row in report.rows if not row.holds)]
         assert sum(row.processed + row.late for row in report.rows) > self.hostile_events // 4
@@ -180,6 +184,8 @@ class AppInMemory(AppWorld):
         """Return what the first process says by key and output; the clock of one key is ahead."""
         topology = self.topology()
         host = MemoryHost(topology.links[0].process, out_of_orderness_ms=self.bound_ms)
+        if self.controls:
+            host.broadcast(*self.controls)
         newest, found = None, defaultdict[tuple[str, str], Counter[bytes]](Counter)
         for h in self.standing.events:
             name = h.input or topology.input_of(h.event)
@@ -239,10 +245,10 @@ class AppOnSpark(AppWorld):
         """Return by table which rows Spark has and memory has not, and the other way round."""
         topology = self.topology()
         emitted: list[Emission] = []
-        chain = MemoryChain(topology, out_of_orderness_ms=self.bound_ms)
+        app = self.standing.chain()
         for batch in batches:
-            emitted += chain.run_batch([(h.key, h.at_ms, h.event, h.input) for h in batch])
-        emitted += chain.drain()
+            emitted += app.run_batch([(h.key, h.at_ms, h.event, h.input) for h in batch])
+        emitted += app.drain()
         found: dict[str, Any] = {}
         for output, table in topology.written:
             name = table_name(table)
@@ -293,7 +299,10 @@ class AppOnSpark(AppWorld):
             topic = topology.inputs[h.input or topology.input_of(h.event)].topic
             return Record(topic, msgspec.json.encode(h.event), h.key.encode(), h.came_ms)
 
-        return [[record(h) for h in batch] for batch in batches]
+        began = batches[0][0].came_ms
+        controls = [Record(str(topology.control), msgspec.json.encode(c), None, began) for c in self.controls]
+        found = [[record(h) for h in batch] for batch in batches]
+        return [controls, *found] if controls else found  # in force before any event is read
 
     def _broken(self) -> list[Record]:
         from millrace.runtime.replay import Record

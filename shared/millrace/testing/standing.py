@@ -62,6 +62,7 @@ class Standing:
         only: Output → which of its rows are compared; all of the others are.
         per_key: Whether the events of a key come in order.
         repeats: Whether some events come twice; the dead letters then say so, and are not compared.
+        controls: Control events that come before all else.
     """
 
     world: Callable[[], Iterable[Happened]]
@@ -72,6 +73,7 @@ class Standing:
     only: Mapping[str, Callable[[dict[str, Any]], bool]] = field(default_factory=dict)
     per_key: bool = True
     repeats: bool = False
+    controls: Sequence[Any] = ()
 
     @cached_property
     def upserted(self) -> dict[str, Upsert]:
@@ -106,12 +108,19 @@ class Standing:
         """The world in order of time; of one instant in the order in which a batch is handled."""
         return sorted(self.world(), key=lambda h: (h.came_ms, h.key, msgspec.json.encode(h.event)))
 
+    def chain(self) -> MemoryChain:
+        """Return the app in memory as it begins: what its control events say holds."""
+        chain = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms)
+        if self.controls:
+            assert chain.broadcast(*self.controls) == [], "control events are refused"
+        return chain
+
     @cached_property
     def _one_by_one(self) -> tuple[list[Emission], list[int]]:
         """What comes out if every event is a batch, and how much of it with which event."""
         emissions: list[Emission] = []
         until = []
-        chain = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms)
+        chain = self.chain()
         for happened in self.events:
             emissions += self._run(chain, [happened])
             until.append(len(emissions))
@@ -130,7 +139,7 @@ class Standing:
             seed: Where order, batches and restarts come from.
             whole: Whether all of them are one batch.
         """
-        chain, emissions = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms), []
+        chain, emissions = self.chain(), []
         for batch, restarts in self._batches(number, random.Random(seed), whole=whole):
             emissions += self._run(chain, batch)
             if restarts:
@@ -157,7 +166,7 @@ class Standing:
         rows, others = Counter[str](), Counter[str]()
         for seed in seeds:
             found = self.found(len(self.events), seed)
-            chain, emissions = MemoryChain(self.topology(), out_of_orderness_ms=self.bound_ms), []
+            chain, emissions = self.chain(), []
             for batch, _ in self._batches(len(self.events), random.Random(seed), whole=False):
                 for happened in batch:
                     emissions += self._run(chain, [happened])

@@ -63,11 +63,11 @@ def start_and_wait(
     say(f"started (pid {process.pid}); what it prints goes to {log}")
     woken: bool | None = None
     while True:
-        now = time.monotonic()
+        now, alive = time.monotonic(), process.is_alive()  # before: what has ended may have committed one
         progress = read_progress(root)
         if progress is not None and progress.batch > after:
             return Begun(process, progress.batch, now - began)
-        if not process.is_alive():
+        if not alive:
             return Begun(process, None, now - began, _last_words(log, begins))
         figures = read_figures(root)
         phase = "starting"

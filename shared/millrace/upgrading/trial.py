@@ -22,6 +22,7 @@ from millrace.inspect import positions, savepoints
 from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.positions import TablePosition
 from millrace.kafka.launch import free_port
+from millrace.local.waiting import wait_until
 from millrace.observing.figures import read_figures
 from millrace.observing.jobs import JobRecord, write_atomically
 from millrace.runtime.apps import with_output_suffix
@@ -351,21 +352,25 @@ def _wait(
     Raises:
         UserError: One does not within the time, or has ended before.
     """
-    began = said = time.monotonic()
+    began = time.monotonic()
     behind = {"the running version": blue, "the second version": green}
-    while behind := {name: root for name, root in behind.items() if not _is_there(root, until, mark)}:
-        now = time.monotonic()
-        for name, root in behind.items():
-            if job_in(root) is None and not _is_there(root, until, mark):
+
+    def are_there() -> bool:
+        for name, root in list(behind.items()):
+            runs = job_in(root) is not None  # before: what has ended may have come there
+            if _is_there(root, until, mark):
+                del behind[name]
+            elif not runs:
                 raise UserError(f"{name} in {root} does not run, and has not read what the other one has")
-        if now - began >= timeout_s:
-            raise UserError(
-                f"{' and '.join(behind)} did not come to where the other one is within {timeout_s:.0f} s"
-            )
-        if now - said >= _SAY_S:
-            said = now
-            say(f"{now - began:.0f} s so far: {' and '.join(behind)} still reads what the other one has")
-        time.sleep(_LOOK_S)
+        return not behind
+
+    def told(seconds: float) -> None:
+        say(f"{seconds:.0f} s so far: {' and '.join(behind)} still reads what the other one has")
+
+    if not wait_until(are_there, timeout_s, every_s=_LOOK_S, told=told, told_every_s=_SAY_S):
+        raise UserError(
+            f"{' and '.join(behind)} did not come to where the other one is within {timeout_s:.0f} s"
+        )
     for root in (blue, green):
         tables = [path for path, kind in positions.tables_of(root).items() if kind == "delta"]
         if left := wait_for_merges(tables, patience_s=max(1.0, timeout_s - (time.monotonic() - began))):

@@ -21,6 +21,7 @@ from millrace.windows.assigners import (
     sliding,
     tumbling,
 )
+from millrace.windows.binned import binned_quantile
 from millrace.windows.building import Window, queue_of, window
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import WindowDefinitionError
@@ -37,6 +38,7 @@ __all__ = [
     "WindowDefinitionError",
     "WindowProcess",
     "approx_count_distinct",
+    "binned_quantile",
     "build",
     "collect",
     "count",

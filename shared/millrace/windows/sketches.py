@@ -23,11 +23,21 @@ from millrace.windows.picks import counting
 HLL_BUFFER: Final = 64
 DIGEST_BUFFER: Final = 256
 
+#: What a sketch counts in place of an empty text.
+_EMPTY: Final = "\0empty\0"
+
 _bytes = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def _number_bytes(value: float) -> bytes:
     return _bytes(value + 0.0)  # -0.0 is 0.0
+
+
+def _told(value: Any) -> Any:
+    """Return a value as a sketch takes it: bytes as text, and for an empty one, which it drops, another."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return _EMPTY if value == "" else value
 
 
 def _library(what: str) -> Any:
@@ -68,7 +78,7 @@ class ApproxCountDistinct(Aggregate):
         def full(acc: Any) -> bytes:
             sketch = lib.hll_sketch.deserialize(acc.sketch) if acc.sketch else lib.hll_sketch(lg_k, kind)
             for value in acc.waiting:
-                sketch.update(value)
+                sketch.update(_told(value))
             return bytes(sketch.serialize_compact())
 
         def step(acc: Any, value: Any, _at: int) -> Any:

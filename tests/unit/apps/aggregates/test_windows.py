@@ -6,6 +6,7 @@ import doctest
 import importlib
 import math
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,11 @@ from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
 from millrace.topology import Input, read
 from millrace_apps.aggregates.app import masking
-from millrace_apps.aggregates.definition import Aggregation, AggregationError, Windows, check
+from millrace_apps.aggregates.definition import PARTS as SHARDS
+from millrace_apps.aggregates.definition import SKETCH_BYTES, Aggregation, AggregationError, Windows, check
 from millrace_apps.aggregates.files import read as read_file
 from millrace_apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
-from millrace_apps.aggregates.selecting import SHARDS, Source, selecting
+from millrace_apps.aggregates.selecting import Source, selecting
 from millrace_apps.aggregates.settings import AggregateSettings
 from millrace_apps.aggregates.sources import inputs_of, source_of
 from millrace_apps.aggregates.windowing import Windowing, keys_per_shard
@@ -342,6 +344,116 @@ def test_a_window_whose_variance_is_beyond_the_floats_is_told_all_the_same() -> 
     assert [r["values"] for r in said(made.drain())] == [{"v": None, "n": 2.0}]
 
 
+SKETCHED = {
+    "cards": "count_distinct(card)",
+    "amounts": "count_distinct(amount)",
+    "low": "quantile(amount, .05)",
+    "median": "quantile(amount, 0.5)",
+    "high": "quantile(amount, 0.99)",
+    "total": "sum(amount)",
+}
+
+
+def of_spread(chance: random.Random, n: int) -> list[Sale]:
+    """Sales with amounts of all sizes, below zero, zero and missing, of few cards or of many."""
+    cards, span, wide = (
+        chance.choice((3, 50, 5_000)),
+        chance.choice((8_000, 40_000)),
+        chance.choice((1, 4, 60)),
+    )
+    found = []
+    for number in range(n):
+        amount: float | None = chance.choice((1, 1, 1, -1)) * chance.lognormvariate(0, wide)
+        if chance.random() < 0.2:
+            amount = chance.choice((None, 0.0, -0.0, 1.0, float(chance.randrange(20))))
+        card = None if chance.random() < 0.05 else f"c{chance.randrange(cards)}"
+        found.append(Sale(f"e{number}", card, f"s{number % 2}", amount, chance.randrange(span)))
+    return found
+
+
+def in_cuts(chance: random.Random, sales: list[Sale], one: Aggregation) -> dict[Any, Any]:
+    """The results of sales that come in another order within the bound, cut and started anew anywhere."""
+    made = chain()
+    made.broadcast(published(one))
+    left = sorted(sales, key=lambda s: s.event_time_ms + chance.randrange(BOUND))
+    out = []
+    while left:
+        size = chance.choice((1, 20, 300, 2_000))
+        out += run(made, left[:size] + left[: chance.randrange(3)])
+        left = left[size:]
+        if chance.random() < 0.3:
+            made.restart()
+    out += made.drain()
+    assert made.is_empty()
+    found = {(r["window_start_ms"], r["window_end_ms"], r["key"]["shop"]): r["values"] for r in said(out)}
+    assert len(found) == len(said(out))
+    return found
+
+
+def ranked(values: list[float], q: float) -> tuple[float, float]:
+    """The exact quantile, by linear interpolation, and what one per cent of its two neighbours comes to."""
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    pair = [ordered[math.floor(at)], ordered[math.ceil(at)]]
+    share = at - math.floor(at)
+    return pair[0] * (1 - share) + pair[1] * share, 0.01 * (abs(pair[0]) * (1 - share) + abs(pair[1]) * share)
+
+
+def test_distinct_counts_and_quantiles_are_the_same_for_any_cut_and_as_near_as_is_said() -> None:
+    kinds = (Windows("tumbling", 20_000), Windows("hopping", 20_000, 10_000), Windows("session", 60))
+    near: list[float] = []
+    many = wide = 0
+    for seed in range(max(4, SEEDS // 40)):
+        chance = random.Random(seed)
+        sales = of_spread(chance, chance.choice((700, 1_600)))
+        one = Aggregation("n", "sales", chance.choice(kinds), SKETCHED, ["shop"])
+        told = in_cuts(chance, sales, one)
+        assert in_cuts(chance, sales, one) == told, seed
+        for (start, end, shop), values in told.items():
+            inside = [s for s in sales if start <= s.event_time_ms < end and s.shop == shop]
+            amounts = [s.amount for s in inside if s.amount is not None]
+            cards = {s.card for s in inside if s.card is not None}
+            for column, exact in (("cards", len(cards)), ("amounts", len(set(amounts)))):
+                if len(inside) < 64:
+                    assert values[column] == exact, (seed, start)
+                else:
+                    near.append(values[column] / exact - 1)
+                    many += exact > 250
+            sizes = [abs(a) for a in amounts if a]
+            bounded = not sizes or max(sizes) / min(sizes) < 2e4  # of both signs
+            wide += not bounded and len(amounts) > 255
+            for column, q in (("low", 0.05), ("median", 0.5), ("high", 0.99)):
+                if not amounts:
+                    assert values[column] is None
+                    continue
+                exact_q, off = ranked(amounts, q)
+                assert len(amounts) > 255 or values[column] == pytest.approx(exact_q, rel=1e-12)
+                if bounded:
+                    assert abs(values[column] - exact_q) <= off * (1 + 1e-9) + 1e-300, (seed, column)
+                elif len(amounts) > 255:
+                    ordered = sorted(amounts)
+                    assert ordered[0] <= values[column] <= ordered[-1]
+    assert many > 3
+    assert wide > 3
+    assert len(near) > 10
+    assert max(map(abs, near)) < 4 * 0.0163
+    assert math.sqrt(sum(n * n for n in near) / len(near)) < 0.0163
+
+
+def test_what_is_kept_of_a_distinct_count_and_a_quantile_is_bounded() -> None:
+    def kept(n: int) -> int:
+        chance, made = random.Random(n), chain()
+        columns = {"d": "count_distinct(amount)", "q": "quantile(amount, 0.5)"}
+        made.broadcast(published(Aggregation("n", "sales", Windows("tumbling", 60_000), columns)))
+        amounts = (chance.choice((-1, 1)) * chance.lognormvariate(0, 40) for _ in range(n))
+        run(made, [sale(k, 1_000, amount=amount) for k, amount in enumerate(amounts)])
+        return len(made.hosts[1].snapshot())
+
+    some = kept(1_000)
+    assert some < 2 * SKETCH_BYTES
+    assert kept(2_000) < 1.3 * some
+
+
 class Anonymous(msgspec.Struct, frozen=True):
     event_id: str | None
     shop: str
@@ -413,16 +525,26 @@ def test_versions_with_open_windows_are_bounded() -> None:
             {"windows": Windows("session", 5_000), "allowed_lateness_ms": 5},
             "sessions take no allowed_lateness",
         ),
+        ({"aggregates": {"n": "quantile(amount)"}}, "a quantile says which, as in quantile(amount, 0.95)"),
+        ({"aggregates": {"n": "sum(amount, 0.5)"}}, "a quantile says which"),
+        ({"aggregates": {"n": "quantile(amount, 1.5)"}}, "between 0 and 1, not 1.5"),
+        ({"aggregates": {"n": "quantile(shop, 0.5)"}}, "quantile takes a number, and shop is a text"),
+        ({"aggregates": {"n": "count_distinct()"}}, "count_distinct of what?"),
+        ({"aggregates": {"n": "count_distinct(crad)"}}, "no field crad"),
+        (
+            {"aggregates": {"n": "quantile(amount, 0.5)"}, "max_keys": 200_000},
+            "may come to 61 MB in a 64th of its keys, and 32 are the most",
+        ),
         ({"where": "amount >"}, "where: line 1, column 9"),
         ({"where": "crad == 'x'"}, "there is no field 'crad'"),
     ],
 )
 def test_what_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(AggregationError, match=said.replace("(", r"\(").replace("?", r"\?")):
+    with pytest.raises(AggregationError, match=re.escape(said)):
         check(msgspec.structs.replace(BY_CARD, **changes), TYPES)
 
 
-@pytest.mark.parametrize("module", ["definition", "files", "sources"])
+@pytest.mark.parametrize("module", ["definition", "files", "selecting", "sources"])
 def test_examples_run_as_they_stand(module: str) -> None:
     assert doctest.testmod(importlib.import_module(f"millrace_apps.aggregates.{module}")).failed == 0
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.local.belonging import adopted, belonging, belonging_to
 from millrace.observing import observer as module
 from millrace.observing.figures import FIGURES_FILE, read_figures
 from millrace.observing.joblog import LOG_FILE, logging_to
@@ -164,3 +168,59 @@ def test_a_log_of_text_names_query_and_batch(tmp_path: Path) -> None:
     with logging_to(tmp_path, shape="text", level="DEBUG", query="fraud", batch=lambda: 3):
         logging.getLogger("millrace.try").debug("hello")
     assert (tmp_path / LOG_FILE).read_text().endswith(" DEBUG [fraud 3] millrace.try: hello\n")
+
+
+def test_of_several_jobs_each_log_has_its_own_lines_and_all_have_those_of_none(tmp_path: Path) -> None:
+    """Threads, pools and calls that were begun for a job are its; the main thread's are of none.
+
+    fraud  =====+=======)         its log ends first
+    iot        =+============)
+    """
+    log = logging.getLogger("millrace.try")
+    both = threading.Barrier(3, timeout=10)
+    calls: dict[str, Callable[[], None]] = {}
+
+    def job(name: str) -> None:
+        level = "INFO" if name == "fraud" else "DEBUG"
+        folder = tmp_path / name
+        with belonging_to(name), logging_to(
+            folder, shape="text", level=level, query=name, batch=lambda: 0, of=name
+        ):  # fmt: skip
+            calls[name] = belonging(lambda: log.info("called by %s", name))
+            both.wait()
+            log.info("said by %s", name)
+            log.debug("whispered by %s", name)
+            thread = threading.Thread(target=belonging(lambda: log.info("thread of %s", name)))
+            thread.start()
+            thread.join()
+            with ThreadPoolExecutor(2, initializer=adopted()) as pool:
+                pool.submit(log.info, "pool of %s", name).result()
+            both.wait()  # as Spark's listener calls, from a thread of another's
+            both.wait()
+            if name == "iot":
+                threads[0].join()
+                log.debug("the level stays")
+
+    threads = [threading.Thread(target=job, args=(name,)) for name in ("fraud", "iot")]
+    for thread in threads:
+        thread.start()
+    both.wait()
+    both.wait()
+    log.warning("said by none")
+    for name in ("iot", "fraud"):
+        calls[name]()
+    both.wait()
+    for thread in threads:
+        thread.join()
+    found = {name: (tmp_path / name / LOG_FILE).read_text() for name in ("fraud", "iot")}
+    lines = {name: [line.partition("try: ")[2] for line in text.splitlines()] for name, text in found.items()}
+    said = ("said by {}", "whispered by {}", "thread of {}", "pool of {}", "called by {}")
+    of = {name: {text.format(name) for text in said} | {"said by none"} for name in found}
+    assert set(lines["fraud"]) == of["fraud"] - {"whispered by fraud"}
+    assert set(lines["iot"]) == of["iot"] | {"the level stays"}
+    assert len(lines["fraud"]) == len(of["fraud"]) - 1
+    assert logging.getLogger("millrace").level == before_any
+    assert logging.lastResort not in logging.getLogger("millrace").handlers
+
+
+before_any = logging.getLogger("millrace").level

@@ -216,6 +216,8 @@ def test_rows_come_as_a_table_json_csv_and_parquet(fraud: Path, tmp_path: Path) 
         (["SELECT 1", "--tables"], "leave out the query"),
         (["SELECT 1", "--for", "5s"], "--for goes with --stream"),
         (["SELECT 1", "--stream", "--out", "x", "--to", "y"], "give --out or --to"),
+        (["SELECT 1", "--stream", "--out", "x", "--limit", "3"], "--limit is of rows on the terminal"),
+        (["SELECT 1", "--stream", "--for", "0s"], "for some time"),
         (["SELECT * FROM topic.fraud_alert", "--stream"], "did you mean topic.fraud_alerts"),
         (["SELECT * FROM fraud.alerts"], "no app has written any yet"),
     ],

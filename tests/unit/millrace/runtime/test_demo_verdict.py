@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from millrace import demo
+from millrace.cli.demo import _tell
 from millrace.console.report import Check, equal
 from millrace.demo import DemoOptions, verdict_of
 from millrace.errors import ChecksFailed
@@ -91,3 +94,47 @@ def test_a_demo_waits_while_it_goes_on_and_long_for_its_first_batch(
     else:
         watch()
         assert time.now == ends_at
+
+
+SPEC = SimpleNamespace(seldom={"wonders"})
+
+
+@pytest.mark.parametrize(
+    ("checks", "options", "said"),
+    [
+        ({"fraud": [HOLDS], "iot": [HOLDS]}, WHOLE, ""),
+        ({"fraud": [WRONG], "iot": [HOLDS]}, WHOLE, "what was written is not what was sent: fraud: rows"),
+        (
+            {"fraud": [HOLDS], "iot": [NONE_OFTEN]},
+            SMALL,
+            "a longer run is wanted, nothing to compare: iot: rows",
+        ),
+        (
+            {"fraud": [WRONG, NONE_SELDOM], "iot": [WRONG]},
+            WHOLE,
+            "what was written is not what was sent: fraud: rows; iot: rows",
+        ),
+        ({"fraud": [WRONG]}, WHOLE, "what was written is not what was sent: rows"),
+        ({"fraud": [HOLDS, NONE_SELDOM]}, SMALL, ""),
+        ({"fraud": []}, WHOLE, "a longer run is wanted, nothing to compare: all checks"),
+    ],
+)
+def test_one_demo_and_several_tell_the_same_of_their_checks(
+    checks: dict[str, list[Check]], options: DemoOptions, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked: Any = [(SPEC, found) for found in checks.values()]
+    failed = ""
+    try:
+        _tell(list(checks), checked, options, time.monotonic(), Path("/there"), ["and more"])
+    except ChecksFailed as error:
+        failed = str(error)
+    assert failed == said
+    out = capsys.readouterr().out
+    for name in checks:
+        assert f"{name}: what was written against what was sent" in out
+    assert out.splitlines()[-3:] == [
+        "and more", "tables, ledger and logs: /there",
+        "CHECKS FAILED after 0 s" if said else "all checks hold after 0 s",
+    ]  # fmt: skip
+    seldom = "so small a run has nothing to compare for: wonders"
+    assert (seldom in out) == (options is SMALL and NONE_SELDOM in checks["fraud"])

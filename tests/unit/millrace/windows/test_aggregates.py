@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import os
 import random
 import statistics
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from millrace.windows import (
     Aggregate,
     WindowDefinitionError,
     approx_count_distinct,
+    binned_quantile,
     collect,
     count,
     count_distinct,
@@ -42,6 +44,7 @@ from millrace.windows import (
     variance,
     window,
 )
+from millrace.windows.binned import share_of
 from tests.unit.millrace.windows.cases import At, Ev, examples, play
 
 Events = list[tuple[int, Ev]]
@@ -276,6 +279,98 @@ def test_many_distinct_values_are_counted_within_the_stated_error_in_any_order(s
     assert len(msgspec.msgpack.encode(acc)) < 5_000
 
 
+class Seen(msgspec.Struct):
+    x: float | None = None
+    n: int = 0
+    tag: str = ""
+    moment: datetime = datetime(2020, 1, 1, tzinfo=UTC)
+    pair: tuple[int, str] = (0, "")
+
+
+@pytest.mark.parametrize("field", ["x", "n", "tag", "moment", "pair"])
+def test_values_of_any_type_are_counted_beyond_the_buffer(field: str) -> None:
+    bound = approx_count_distinct(field).bind(Seen)
+    rng = random.Random(3)
+    events: Any = [
+        (0, Seen(i / 8, i, f"{i}" if i else "", datetime.fromtimestamp(i, UTC), (i % 7, f"{i}")))
+        for i in (rng.randrange(300) for _ in range(3_000))
+    ]
+    exact = len({msgspec.msgpack.encode(getattr(e, field)) for _, e in events})
+    assert bound.result(merged(bound, events, 4)) == bound.result(straight(bound, events)) == exact == 300
+
+
+def test_the_empty_text_counts_as_a_value() -> None:
+    bound = approx_count_distinct("tag").bind(Seen)
+    events: Any = [(0, Seen(tag="a" * (i % 3))) for i in range(100)]
+    assert bound.result(straight(bound, events)) == 3
+
+
+def spread_of(rng: random.Random) -> list[float]:
+    """Values of one of several kinds: near each other, of all sizes, of both signs, with zeros, equal."""
+    n, wide = rng.choice((1, 200, 255, 256, 257, 700, 3_000)), rng.choice((0.0, 0.5, 3.0, 40.0, 150.0))
+    signs = rng.choice(((1,), (-1,), (1, -1), (1, 1, 1, 0, -1)))
+    found = [rng.choice(signs) * math.exp(max(-690.0, min(700.0, rng.gauss(0, wide)))) for _ in range(n)]
+    return found + rng.choice(([], [math.nan], [0.0, -0.0], [1e308, -1e308, 1e-308], [math.inf]))
+
+
+def bins(values: list[float], halved: int) -> int:
+    """How many bins of one per cent, each two of them joined so often, values are in."""
+    factor = Fraction(101, 99)
+    step = math.log(factor) * 2**halved
+    kinds = {
+        (v > 0, math.ceil(round(math.log(min(abs(v), 1.7e308)) / step, 9)))
+        for v in values
+        if abs(v) >= 1e-300
+    }
+    return len(kinds)
+
+
+def test_a_binned_quantile_is_within_its_share_in_any_order_and_bounded_space() -> None:
+    coarse = 0
+    for seed in range(int(os.environ.get("BINNED_SEEDS", "60"))):
+        rng = random.Random(seed)
+        values = spread_of(rng)
+        q = rng.choice((0.0, 0.01, 0.5, 0.9, 0.999, 1.0, rng.random()))
+        bound = binned_quantile("x", q).bind(Ev)
+        events = [(0, Ev(x=x)) for x in values]
+        one = straight(bound, events)
+        rng.shuffle(events)
+        other = merged(bound, events, seed)
+        got = bound.result(one)
+        assert repr(bound.result(other)) == repr(got), seed
+        unlike = bound.merge(straight(bound, events[:3]), straight(bound, events[3:]))
+        assert repr(bound.result(unlike)) == repr(got), seed
+        assert other.halved == one.halved
+        assert len(msgspec.msgpack.encode(one)) < 10_300
+        exact = sorted(v for v in values if not math.isnan(v))
+        if not exact:
+            assert got is None
+            continue
+        at = q * (len(exact) - 1)
+        pair, share = (exact[math.floor(at)], exact[math.ceil(at)]), at - math.floor(at)
+        wanted = pair[0] if not share else pair[0] * (1 - share) + pair[1] * share
+        if len(exact) <= 255:
+            assert got == pytest.approx(wanted, rel=1e-12)
+            continue
+        off = share_of(0.01, one.halved)
+        assert bins(exact, one.halved) <= 1_024, seed
+        assert not one.halved or bins(exact, one.halved - 1) > 1_000, seed
+        coarse += one.halved > 0
+        if math.isfinite(wanted):
+            most = off * (abs(pair[0]) * (1 - share) + abs(pair[1]) * share)
+            assert abs(got - wanted) <= most * (1 + 1e-9) + 1e-300, (seed, q)
+        assert exact[0] <= got <= exact[-1]
+    assert coarse > 1
+
+
+def test_a_binned_quantile_of_a_window_that_slides_is_exact() -> None:
+    bound = binned_quantile("x", 0.25).bind_sliding(Ev)
+    acc = straight(bound, [(0, Ev(x=x)) for x in (5.0, 1.0, 2.0)])
+    assert bound.subtract is not None
+    acc = bound.subtract(acc, straight(bound, [(0, Ev(x=5.0))]))
+    assert bound.result(acc) == 1.25
+
+
 def test_quantiles_of_many_values_are_within_the_stated_rank_error_in_bounded_space() -> None:
     rng = random.Random(7)
     values = [rng.lognormvariate(0, 2) for _ in range(20_000)]
@@ -349,6 +444,7 @@ def test_a_field_may_be_inside_another_and_missing_values_are_left_out() -> None
         (sum_of("tag"), "sum_of needs numbers .int or float., not str"),
         (mean("tag"), "mean needs numbers"),
         (quantile("tag", 0.5), "quantile needs numbers"),
+        (binned_quantile("tag", 0.5), "binned_quantile needs numbers"),
         (max_of(lambda e: e.v), "max_of of a function must say what it gives: add type="),
         (collect(lambda e: e.v), "collect of a function"),
         (sum_of(3), "a field's name or a function"),  # type: ignore[arg-type]
@@ -369,6 +465,8 @@ def test_a_path_through_a_field_that_may_be_missing_is_refused() -> None:
     [
         lambda: variance("x", ddof=2),
         lambda: quantile("x", 1.5),
+        lambda: binned_quantile("x", -0.1),
+        lambda: binned_quantile("x", 0.5, within=0.6),
         lambda: quantile("x", []),
         lambda: quantile("x", 0.5, k=1),
         lambda: approx_count_distinct("x", lg_k=30),
