@@ -25,9 +25,9 @@ import psutil
 from millrace_apps.benchmarks.streams import BenchmarkFailed
 
 if TYPE_CHECKING:
-    from millrace_apps.generators.command import AnyLedger
     from millrace_apps.generators.engine.message import Generated
     from millrace_apps.generators.sinks import Sink
+    from millrace_apps.generators.world_ledger import WorldLedger
 
 TARGETS: Final = ("jsonl", "kafka", "null")
 
@@ -147,14 +147,8 @@ def _watched(stream: Iterator[Generated], events: int, memory: list[float]) -> I
             memory.append(round(process.memory_info().rss / 2**20, 1))
 
 
-def _stream(order: Order) -> tuple[Iterator[Generated], AnyLedger]:
+def _stream(order: Order) -> tuple[Iterator[Generated], WorldLedger]:
     """Return a generator's messages with its usual parameters, and a ledger that counts them."""
-    if order.domain == "fraud":
-        from millrace_apps.generators.fraud import FraudProfile, fraud_events
-        from millrace_apps.generators.ledger import LedgerWriter
-
-        ledger = LedgerWriter(None, domain="fraud", seed=0, schema_version="1", parameters={})
-        return fraud_events(FraudProfile(events=order.events)), ledger
     from millrace.testing.world_ledger import WorldRun
     from millrace_apps.generators.domains import load
     from millrace_apps.generators.engine.world import deliver_domain

@@ -113,13 +113,13 @@ def _batches(sizes: Sizes) -> list[Batch]:
     inputs, decode = inputs_of(process), event_decoder(process)
     if inputs is None:
         raise TypeError("the card's stage has several inputs")
-    profile = FraudProfile(seed=5, events=sizes.events, cards=sizes.cards)
+    profile = FraudProfile(seed=5, events=sizes.events, cards=sizes.cards, label_scale=0.0)
     batches: list[Batch] = []
     for number, made in enumerate(simulate(profile)):
         if number % sizes.batch == 0:
             batches.append({})
-        key = encode_key((made.key.decode(),))
-        raw = inputs.mark(made.value, inputs.names.index("transactions"))
+        key = encode_key((made.key,))
+        raw = inputs.mark(msgspec.json.encode(made.event), inputs.names.index("transactions"))
         row = Row(made.event_time_ms, raw, f"bench:0:{number}", decode(raw))
         of_group = batches[-1].setdefault(zlib.crc32(key.encode()) % GROUPS, {})
         of_group.setdefault(key, []).append(row)

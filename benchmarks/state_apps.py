@@ -329,7 +329,6 @@ def payments(_cards: int) -> PagedChain:
 
 def purchases(cards: int) -> Iterator[Event]:
     """Yield a month of transactions."""
-    from millrace_apps.fraud.contracts.events import Transaction
     from millrace_apps.generators.fraud import FraudProfile, simulate
 
     events = cards * _PURCHASES
@@ -337,13 +336,13 @@ def purchases(cards: int) -> Iterator[Event]:
         seed=5,
         start_ms=_START_MS,
         cards=cards,
-        terminals=max(1, cards // _CARDS_PER_TERMINAL),
+        terminals=max(10, cards // _CARDS_PER_TERMINAL),
         event_rate=events / (_DAYS * 86_400),
+        label_scale=0.0,
         events=events,
     )
-    decode = msgspec.json.Decoder(Transaction).decode
     for made in simulate(profile):
-        yield made.key.decode(), made.event_time_ms, decode(made.value)
+        yield made.key, made.event_time_ms, made.event
 
 
 def measure_cards(chain: PagedChain) -> dict[str, tuple[int, float]]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Literal, Protocol, get_args
+from types import FrameType
+from typing import Any, Literal, get_args
 
 from millrace.errors import UserError
 from millrace_apps.generators.engine.message import Generated
@@ -21,35 +21,14 @@ from millrace_apps.generators.engine.shape import Shape, parse_shape
 from millrace_apps.generators.file_sinks import FolderSink, ParquetSink
 from millrace_apps.generators.options import Timestamps, kafka_options
 from millrace_apps.generators.preview import dry_run, show_sample
-from millrace_apps.generators.progress import Progress, Totals, describe
+from millrace_apps.generators.progress import Progress, describe
 from millrace_apps.generators.resume import Bookmark, Keeper, bookmark_path, check_same, load, replay
 from millrace_apps.generators.run import run
 from millrace_apps.generators.sinks import KafkaSink, LineSink, Sink, SinkClosed
 from millrace_apps.generators.timing import Timing
+from millrace_apps.generators.world_ledger import WorldLedger
 
 Kind = Literal["kafka", "jsonl", "parquet", "stdout"]
-
-
-class AnyLedger(Protocol):
-    """What a run needs of a ledger; used as a context manager."""
-
-    def add(self, message: Generated) -> None:
-        """Take note of a message."""
-
-    def sync(self) -> None:
-        """Return when every record so far is on disk."""
-
-    def totals(self) -> Totals:
-        """Return the totals so far."""
-
-    def finish(self) -> Totals:
-        """Write the totals, close the file and return them."""
-
-    def __enter__(self) -> AnyLedger: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +47,7 @@ class Job:
     stream: Iterator[Generated]
     parameters: dict[str, Any]
     events: int | None
-    open_ledger: Callable[[Path | None, bool], AnyLedger]
+    open_ledger: Callable[[Path | None, bool], WorldLedger]
 
 
 @dataclass(frozen=True)

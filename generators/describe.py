@@ -19,32 +19,7 @@ def description(name: str) -> str:
     Raises:
         UserError: If there is no such domain.
     """
-    if name == "handbook":
-        return "\n".join(_handbook())
-    return "\n".join(_fraud() if name == "fraud" else _domain(name))
-
-
-def _fraud() -> Iterator[str]:
-    from millrace_apps.generators import fraud
-    from millrace_apps.generators.fraud_episodes import SCENARIOS
-
-    yield f"fraud: {fraud.DESCRIPTION}"
-    yield f"\ntransactions → {fraud.TOPIC}, version {fraud.SCHEMA_VERSION}"
-    yield f"  {', '.join(fraud.FIELDS)}"
-    yield from _parameters(fraud.FraudProfile)
-    yield f"\nwhat really happens\n  {', '.join(SCENARIOS)}"
-
-
-def _handbook() -> Iterator[str]:
-    from millrace_apps.generators import handbook_stream
-    from millrace_apps.generators.handbook import HandbookProfile
-
-    yield f"handbook: {handbook_stream.DESCRIPTION}"
-    yield f"\ntransactions → {handbook_stream.TOPIC}, version {handbook_stream.SCHEMA_VERSION}"
-    for field, kind in _fields(handbook_stream.Payment).items():
-        yield f"  {field:<24}{kind}"
-    yield from _parameters(HandbookProfile)
-    yield from _truths(handbook_stream.SCENARIOS)
+    return "\n".join(_domain(name))
 
 
 def _domain(name: str) -> Iterator[str]:

@@ -6,9 +6,11 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import typer
@@ -19,6 +21,7 @@ from millrace_apps.generators.engine.disturb import Disturbances
 from millrace_apps.generators.engine.profile import Profile
 from millrace_apps.generators.engine.simulated import Domain
 from millrace_apps.generators.kafka_loop import OPTIONS, close_the_loop
+from millrace_apps.generators.timing import Timing, parse_pace, parse_start, resolve_timing
 
 #: Options of every domain, in the order of the help: name → (type, default).
 _SHARED: Final[dict[str, tuple[Any, Any]]] = {
@@ -58,6 +61,8 @@ _SHARED: Final[dict[str, tuple[Any, Any]]] = {
     "dry_run": (o.DryRun, False),
     "quiet": (o.Quiet, False),
 }
+#: Options that a domain with a pace of its own has not.
+_OF_RATES: Final = ("duration", "event_rate", "live", "shape")
 #: Domains whose people react to an app: domain → module with its ``LOOP``.
 _LOOPS: Final = {
     "ridesharing": "millrace_apps.generators.ridesharing.loop",
@@ -87,14 +92,18 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def _shared(domain: Domain) -> dict[str, tuple[Any, Any]]:
-    """Return the shared options; the domain's profile says the usual rate and disorder."""
+    """Return the shared options; the domain and its profile say what is usual."""
     usual = _usual(domain)
-    return {
+    found = {
         **_SHARED,
         **(OPTIONS if domain.name in _LOOPS else {}),
         "rate": (o.Rate, f"{usual['event_rate']:g}"),
         "disorder_ms": (o.Disorder, usual["disorder_ms"]),
     }
+    if domain.paced:
+        found = {name: option for name, option in found.items() if name not in _OF_RATES}
+        found["rate"] = (o.OwnRate, None)
+    return found | {name: (found[name][0], default) for name, default in domain.usual.items()}
 
 
 def _usual(domain: Domain) -> dict[str, Any]:
@@ -143,37 +152,75 @@ def generate(domain: Domain, values: dict[str, Any]) -> None:
     """
     from millrace.testing.world_ledger import WorldRun
     from millrace_apps.generators.command import Job, carry_out, found_bookmark
+    from millrace_apps.generators.engine.stages import spaced
     from millrace_apps.generators.engine.world import deliver_domain
-    from millrace_apps.generators.timing import resolve_timing
     from millrace_apps.generators.world_ledger import WorldLedger
 
     domain = with_topics(domain, values["topic"] or [])
     topics = {name: spec.topic for name, spec in domain.streams.items()}
     versions = {name: spec.schema_version for name, spec in domain.streams.items()}
     bookmark = found_bookmark(values["ledger"], values["to"].value, resume=values["resume"])
-    timing = resolve_timing(
-        **{name: values[name] for name in ("rate", "speed", "event_rate", "duration", "events", "start")},
-        live=values["live"],
-        resumed_start_ms=bookmark.parameters["start_ms"] if bookmark else None,
-        usual_event_rate=_usual(domain)["event_rate"],
-        by_time=True,
-        now_ms=time.time_ns() // 1_000_000,
-    )
+    rate: float | None = None
+    if domain.paced:
+        timing, rate = _own_pace(domain, values)
+    else:
+        timing = resolve_timing(
+            **{name: values[name] for name in ("rate", "speed", "event_rate", "duration", "events", "start")},
+            live=values["live"],
+            resumed_start_ms=bookmark.parameters["start_ms"] if bookmark else None,
+            usual_event_rate=_usual(domain)["event_rate"],
+            by_time=True,
+            now_ms=time.time_ns() // 1_000_000,
+        )
     if values.get("loop"):
         loop = importlib.import_module(_LOOPS[domain.name]).LOOP
         domain, timing = close_the_loop(domain, loop, values, timing)
     profile, wrong = make_profile(domain, values, timing.event_rate, timing.events, timing.start_ms)
+    if domain.table is not None and values["to"] is o.Target.parquet and not _only_shows(values):
+        _write_table(domain.table, profile, values)
+        return
     until_ms = timing.until_ms
     parameters = {**profile.parameters(), "until_ms": until_ms, "disturbances": wrong.parameters()}
+    stream = deliver_domain(domain, profile, wrong, until_ms)
     run = WorldRun(domain.name, profile.seed, topics, versions, parameters)
     job = Job(
         domain=domain.name,
-        stream=deliver_domain(domain, profile, wrong, until_ms),
+        stream=stream if rate is None else spaced(stream, profile.start_ms, rate),
         parameters=parameters,
         events=profile.events,
         open_ledger=lambda path, resume: WorldLedger(path, run, resume=resume),
     )
-    carry_out(job, values, timing, topics, bookmark)
+    carry_out(job, {"shape": "constant", **values}, timing, topics, bookmark)
+
+
+def _own_pace(domain: Domain, values: dict[str, Any]) -> tuple[Timing, float | None]:
+    """Return when the events of a domain with a pace of its own are sent, and at which rate instead of it."""
+    speed, rate = values["speed"], values["rate"]
+    pace = parse_pace("max" if rate is None and speed is None else rate, 1.0 if speed is None else speed)
+    start_ms = parse_start(values["start"])
+    return Timing(_usual(domain)["event_rate"], pace[0], values["events"], start_ms, live=False), pace[1]
+
+
+def _only_shows(values: dict[str, Any]) -> bool:
+    return values["sample"] is not None or values["dry_run"]
+
+
+def _write_table(write: Callable[[Any, Path], str], profile: Profile, values: Mapping[str, Any]) -> None:
+    """Write a domain's table as it was published, its labels among the columns."""
+    out: Path | None = values["out"]
+    if out is None:
+        raise UserError("--to parquet needs a file: add --out FILE, or use --to stdout")
+    for name in ("ledger", "events", "rate", "speed"):
+        if values[name] is not None:
+            raise UserError(
+                f"--{name} is for a stream; --to parquet writes the whole table with its labels: leave it out"
+            )
+    began = time.monotonic()
+    said = write(profile, out)
+    if not values["quiet"]:
+        title, *more = said.splitlines()
+        lines = [f"wrote {title} → {out} in {time.monotonic() - began:.1f} s", *more]
+        print("\n".join(lines), file=sys.stderr)
 
 
 def make_profile(

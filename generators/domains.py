@@ -1,69 +1,72 @@
-"""Which domains there are: found by name, imported only when one is asked for."""
+"""Which domains there are: found by their entry points, imported only when one is asked for."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from millrace.errors import UserError
 from millrace_apps.generators.engine.simulated import Domain
 
-#: Domain → ``module:attribute`` of its :class:`Domain`.
-REGISTRY: Final = {
-    "payments": "millrace_apps.generators.payments:DOMAIN",
-    "iot": "millrace_apps.generators.iot:DOMAIN",
-    "clickstream": "millrace_apps.generators.clickstream:DOMAIN",
-    "ridesharing": "millrace_apps.generators.ridesharing:DOMAIN",
-    "stocks": "millrace_apps.generators.small:STOCKS",
-    "weblogs": "millrace_apps.generators.small:WEBLOGS",
-    "orders": "millrace_apps.generators.small:ORDERS",
-}
-
-
-#: Entry-point group by which other packages add domains: name → ``module:attribute`` of a :class:`Domain`.
+#: Entry-point group by which packages add domains: name → ``module:attribute`` of a :class:`Domain`.
 GROUP: Final = "millrace.domains"
+#: The package of ours: nobody else's domain takes the place of one of its.
+_OURS: Final = "millrace-apps"
+#: Former name → today's: still taken for one version.
+FORMER: Final = {"payments": "fraud"}
 
 
-def _targets() -> dict[str, str]:
-    """Return domain → where it is; ours first, so that nobody else's takes their place."""
-    added = {entry.name: entry.value for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
-    return added | REGISTRY
+def _found() -> dict[str, EntryPoint]:
+    """Return name → entry point; ours first."""
+    found: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda e: (not _is_ours(e), e.name)):
+        found.setdefault(entry.name, entry)
+    return found
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == _OURS
 
 
 def names() -> list[str]:
     """Return the names of the domains that are installed: ours, then those of other packages.
 
-    >>> set(REGISTRY) <= set(names())
+    >>> {"fraud", "handbook", "iot"} <= set(names())
     True
     """
-    targets = _targets()
-    order = [*REGISTRY, *(name for name in targets if name not in REGISTRY)]
-    return [name for name in order if _is_there(targets[name])]
+    return [name for name, entry in _found().items() if _is_there(entry.module)]
 
 
-def _is_there(target: str) -> bool:
+def today_of(name: str) -> str:
+    """Return today's name of a domain.
+
+    >>> today_of("payments"), today_of("iot")
+    ('fraud', 'iot')
+    """
+    return FORMER.get(name, name)
+
+
+def _is_there(module: str) -> bool:
     try:
-        return importlib.util.find_spec(target.partition(":")[0]) is not None
+        return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it would be in
         return False
 
 
 def load(name: str) -> Domain:
-    """Return a domain.
+    """Return a domain, by today's name or a former one.
 
     Raises:
         UserError: If there is none of this name, or a package that it needs is missing.
     """
-    if name not in names():
+    entry = _found().get(today_of(name))
+    if entry is None or not _is_there(entry.module):
         raise UserError(f"there is no domain {name}; `millrace generate list` names them")
-    target = _targets()[name]
-    module, _, attribute = target.partition(":")
     try:
-        domain = getattr(importlib.import_module(module), attribute)
+        domain = entry.load()
     except ModuleNotFoundError as error:
         raise UserError(f"the domain {name} needs the package {error.name}: install it") from error
     if not isinstance(domain, Domain):
-        raise UserError(f"{target}, which the entry point {name} names, is no Domain")
+        raise UserError(f"{entry.value}, which the entry point {name} names, is no Domain")
     return domain

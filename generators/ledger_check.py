@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +9,7 @@ from pathlib import Path
 
 from millrace.console.report import Check
 from millrace.errors import UserError
-from millrace.testing.record_file import read_records
 from millrace.testing.world_ledger import read_world_ledger
-from millrace_apps.generators.ledger_records import Ledger, read_ledger
 
 #: So many ids are named where something does not fit.
 _NAMED = 3
@@ -79,28 +76,6 @@ def read_truths(path: Path) -> Truths:
     Raises:
         UserError: If it is no complete ledger.
     """
-    if _is_fraud(path):
-        ledger = _fraud_ledger(path)
-        return Truths(
-            domain=ledger.run.domain,
-            valid={"transactions": ledger.summary.valid_unique},
-            faults=[
-                Fault(
-                    kind=fault.kind,
-                    event_id=fault.transaction_id or "",
-                    expected=fault.expected,
-                    stream="transactions",
-                    reason=fault.reason,
-                )
-                for fault in ledger.faults
-            ],
-            happenings=[
-                Happening(
-                    kind=t.scenario, truth_id=t.episode_id, event_ids=t.transaction_ids, whole=t.complete
-                )
-                for t in ledger.truths
-            ],
-        )
     world = read_world_ledger(path)
     return Truths(
         domain=world.run.domain,
@@ -114,21 +89,6 @@ def read_truths(path: Path) -> Truths:
             for t in world.truths
         ],
     )
-
-
-def _is_fraud(path: Path) -> bool:
-    """Whether the first record is that of the fraud generator, which names one schema version."""
-    return b'"schema_version":' in next(read_records(path), b"")
-
-
-def _fraud_ledger(path: Path) -> Ledger:
-    if path.suffix != ".parquet":
-        return read_ledger(path)
-    with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / f"{path.stem}.jsonl"
-        with lines.open("wb") as file:
-            file.writelines(record + b"\n" for record in read_records(path))
-        return read_ledger(lines)
 
 
 def compare(truths: Truths, outputs: Outputs) -> list[Check]:

@@ -74,6 +74,12 @@ Rate = Annotated[
         help="Events per second; 0 or max: as fast as possible.", metavar="N|max", show_default=True
     ),
 ]
+OwnRate = Annotated[
+    str | None,
+    typer.Option(
+        help="Events per second, evenly; max, as fast as possible, is the default.", metavar="N|max"
+    ),
+]
 Duration = Annotated[
     str | None,
     typer.Option(
@@ -165,7 +171,6 @@ To = Annotated[Target, typer.Option(help="Where to.")]
 Bootstrap = Annotated[
     str, typer.Option(help="Kafka broker.", envvar="KAFKA_BOOTSTRAP_SERVERS", metavar="HOST:PORT")
 ]
-Topic = Annotated[str | None, typer.Option(help="Kafka topic; default: the domain's own.", metavar="NAME")]
 Topics = Annotated[
     list[str] | None,
     typer.Option(

@@ -43,11 +43,8 @@ def _value(value: bytes) -> Any:
 
 
 def _truth(message: Generated) -> dict[str, Any]:
-    labels = message.labels
-    if not message.stream:
-        return {"scenario": labels.scenario, "episode_id": labels.episode_id, "fault": labels.fault}
     truths = [{"truth_id": truth.truth_id, "kind": truth.kind} for truth in message.truths]
-    return {"truths": truths, "fault": labels.fault}
+    return {"truths": truths, "fault": message.fault.kind if message.fault else None}
 
 
 def dry_run(

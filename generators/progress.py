@@ -7,13 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final
 
 from millrace.testing.world_ledger import WorldSummary
-from millrace_apps.generators.ledger_records import Summary
-
-#: Totals of a run, whichever domain it is of.
-Totals: TypeAlias = Summary | WorldSummary
 
 _TERMINAL_PERIOD_S: Final = 0.25
 _LINE_PERIOD_S: Final = 5.0
@@ -32,7 +28,7 @@ class Progress:
     """
 
     def __init__(
-        self, totals: Callable[[], Totals], target: str, events: int | None, *, quiet: bool = False
+        self, totals: Callable[[], WorldSummary], target: str, events: int | None, *, quiet: bool = False
     ) -> None:
         self._totals = totals
         self._already = totals().sent
@@ -80,17 +76,12 @@ class Progress:
         return f"{totals.valid_unique:,}{of} events → {self._target} · {rate:,.0f}/s · {_brief(totals)}"
 
 
-def _brief(totals: Totals) -> str:
-    if isinstance(totals, WorldSummary):
-        counts = {**totals.truths, **totals.faults}
-        return " · ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return (
-        f"{totals.episodes} frauds · {totals.late} late · {totals.duplicates} repeated · "
-        f"{totals.malformed} malformed"
-    )
+def _brief(totals: WorldSummary) -> str:
+    counts = {**totals.truths, **totals.faults}
+    return " · ".join(f"{count:,} {kind}" for kind, count in counts.items())
 
 
-def describe(summary: Totals, target: str, seconds: float, new: int | None = None) -> str:
+def describe(summary: WorldSummary, target: str, seconds: float, new: int | None = None) -> str:
     """Return a finished run in a few lines.
 
     Args:
@@ -103,19 +94,9 @@ def describe(summary: Totals, target: str, seconds: float, new: int | None = Non
     rate = sent / max(seconds, 1e-9)
     more = f" (of {summary.sent:,} in all)" if sent != summary.sent else ""
     lines = [f"sent {sent:,} messages{more} → {target} in {seconds:.1f} s ({rate:,.0f}/s)"]
-    if isinstance(summary, WorldSummary):
-        streams = ", ".join(f"{name} {count:,}" for name, count in summary.streams.items())
-        lines.append(f"  {summary.valid_unique:,} distinct events: {streams}")
-        for title, counts in (("faults", summary.faults), ("truths", summary.truths)):
-            if counts:
-                lines.append(f"  {title}: {', '.join(f'{kind} {n:,}' for kind, n in counts.items())}")
-        return "\n".join(lines)
-    lines.append(
-        f"  {summary.valid_unique:,} distinct events, {summary.late:,} of them late; "
-        f"{summary.duplicates:,} repeated, {summary.malformed:,} malformed"
-    )
-    lines.append(f"  {summary.episodes:,} frauds with {summary.frauds:,} transactions")
-    amounts = ", ".join(f"{kind} {cents / 100:,.2f}" for kind, cents in summary.amount_cents.items())
-    if amounts:
-        lines.append(f"  EUR {amounts}")
+    streams = ", ".join(f"{name} {count:,}" for name, count in summary.streams.items())
+    lines.append(f"  {summary.valid_unique:,} distinct events: {streams}")
+    for title, counts in (("faults", summary.faults), ("truths", summary.truths)):
+        if counts:
+            lines.append(f"  {title}: {', '.join(f'{kind} {n:,}' for kind, n in counts.items())}")
     return "\n".join(lines)

@@ -52,6 +52,7 @@ class WorldLedger(LedgerFile):
         self._streams = dict.fromkeys(run.streams, 0)
         self._faults: Counter[str] = Counter()
         self._truths: Counter[str] = Counter()
+        self._sums: dict[str, int] = {}
         #: The one that was touched longest ago is first.
         self._open: OrderedDict[str, _Open] = OrderedDict()
         super().__init__(path, run, resume=resume)
@@ -71,6 +72,8 @@ class WorldLedger(LedgerFile):
             return
         self.valid += 1
         self._streams[message.stream] += 1
+        if kind := message.kind:
+            self._sums[kind] = self._sums.get(kind, 0) + message.amount
         self._note_time(message.event_time_ms)
 
     def _fault(self, message: Generated) -> None:
@@ -155,4 +158,5 @@ class WorldLedger(LedgerFile):
             truths=dict(sorted(self._truths.copy().items())),
             first_event_time_ms=self._first_ms,
             last_event_time_ms=self._last_ms,
+            sums=dict(sorted(self._sums.copy().items())),
         )

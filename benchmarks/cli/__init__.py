@@ -4,14 +4,50 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from millrace.cli.conventions import command_of
+from millrace.errors import UserError
 from millrace_apps.benchmarks import machine
 from millrace_apps.benchmarks.cli import apps, cases, compare, core, parts
 
+#: Entry-point group by which packages add benchmarks: name → ``module:attribute`` of a Typer app of one
+#: command.
+GROUP: Final = "millrace.benchmarks"
+
+
+class Benchmarks(TyperGroup):
+    """The commands of this package, and those of other packages, which do not take the place of ours."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all benchmarks."""
+        ours = super().list_commands(ctx)
+        return [*ours, *sorted({entry.name for entry in entry_points(group=GROUP)} - set(ours))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a benchmark by name."""
+        found = super().get_command(ctx, cmd_name)
+        entries = [] if found is not None else list(entry_points(group=GROUP, name=cmd_name))
+        if not entries:
+            return found
+        try:
+            added = entries[0].load()
+        except ModuleNotFoundError as error:
+            raise UserError(f"the benchmark {cmd_name} needs the package {error.name}: install it") from error
+        if not isinstance(added, typer.Typer):
+            raise UserError(f"{entries[0].value}, which the entry point {cmd_name} names, is no Typer app")
+        return command_of(added, cmd_name)
+
+
 app = typer.Typer(
-    help="Measure throughput, latency, start-up and memory.", no_args_is_help=True, add_completion=False
+    cls=Benchmarks,
+    help="Measure throughput, latency, start-up and memory.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 for _part in (apps, cases, core, parts, compare):
     app.add_typer(_part.app)

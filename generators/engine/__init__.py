@@ -6,25 +6,21 @@ the bytes of the events nor what the other stages do.
 """
 
 from millrace_apps.generators.engine.disturb import Disturbances
-from millrace_apps.generators.engine.message import Episode, Fault, Generated, Labels
+from millrace_apps.generators.engine.message import Fault, Generated
 from millrace_apps.generators.engine.profile import Profile
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.engine.simulated import Domain, Simulated, StreamSpec, Truth
-from millrace_apps.generators.engine.stages import deliver
 from millrace_apps.generators.engine.world import deliver_domain
 
 __all__ = [
     "Disturbances",
     "Domain",
-    "Episode",
     "Fault",
     "Generated",
-    "Labels",
     "Profile",
     "Simulated",
     "StreamSpec",
     "Truth",
-    "deliver",
     "deliver_domain",
     "substream",
 ]

@@ -73,6 +73,7 @@ class _Route:
     event_id: Callable[[Any], Any]
     time_field: str
     fixed: Headers
+    sums: Callable[[Any], tuple[str, int]] | None
 
 
 def encoded(domain: Domain, simulation: Iterable[Simulated], disturbances: Disturbances, seed: int) -> Stream:
@@ -86,7 +87,9 @@ def encoded(domain: Domain, simulation: Iterable[Simulated], disturbances: Distu
         event, at_ms, offset = happened.event, happened.event_time_ms, 0
         if clocks is not None and (offset := clocks.offset_ms(happened.key)):
             at_ms += offset
-            event = msgspec.structs.replace(event, **{route.time_field: at_ms})
+            is_ms = not isinstance(getattr(event, route.time_field), datetime)
+            at = at_ms if is_ms else datetime.fromtimestamp(at_ms / 1000, UTC)
+            event = msgspec.structs.replace(event, **{route.time_field: at})
         second = at_ms // 1000
         if second != current:
             current, time = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
@@ -101,7 +104,8 @@ def encoded(domain: Domain, simulation: Iterable[Simulated], disturbances: Distu
             content,
             schema,
         ]
-        message = Generated(event_id, happened.key.encode(), encode(event), headers, at_ms, "", 0)
+        name, amount = ("", 0) if route.sums is None else route.sums(event)
+        message = Generated(event_id, happened.key.encode(), encode(event), headers, at_ms, name, amount)
         message.stream, message.topic = happened.stream, route.topic
         message.happened_ms = happened.event_time_ms
         message.truths = happened.truths
@@ -118,4 +122,4 @@ def _route(domain: str, stream: str, spec: StreamSpec) -> _Route:
         ("content-type", b"application/json"),
         ("schema_version", spec.schema_version.encode()),
     ]
-    return _Route(spec.topic, attrgetter(spec.id_field), spec.time_field, fixed)
+    return _Route(spec.topic, attrgetter(spec.id_field), spec.time_field, fixed, spec.sums)

@@ -42,32 +42,6 @@ class Fault:
     lateness_ms: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class Episode:
-    """One fraud (or other business truth) that spans several events.
-
-    Attributes:
-        episode_id: Unique in its run.
-        scenario: Its kind, e.g. ``card_testing``.
-        card_id: The entity it happens to.
-        size: How many events it has when none is cut off.
-    """
-
-    episode_id: str
-    scenario: str
-    card_id: str
-    size: int
-
-
-@dataclass(slots=True, frozen=True)
-class Labels:
-    """What is true about a message; never part of its bytes."""
-
-    scenario: str | None
-    episode_id: str | None
-    fault: FaultKind | None
-
-
 class Generated:
     """A message: bytes for the sink, times for pacing, truth for the ledger.
 
@@ -79,9 +53,8 @@ class Generated:
         event_time_ms: Event time, ms since the epoch, UTC.
         due_ms: When the message is sent, on the clock of event time, ms.
         arrival_ms: When it arrives, on that clock, ms: when it is sent, unless it is sent at another pace.
-        kind: What the ledger adds ``amount`` up by.
-        amount: In the smallest unit (cents).
-        episode: The truth this event belongs to.
+        kind: What the ledger adds ``amount`` up by; empty: it does not.
+        amount: A whole number, e.g. cents.
         fault: What was done to it on purpose.
         held_until_ms: A late message waits until an event of this time has been sent, ms.
         happened_ms: When it really happened, ms: the event time, unless the device's clock is wrong.
@@ -96,7 +69,6 @@ class Generated:
         "amount",
         "dropped",
         "due_ms",
-        "episode",
         "event_time_ms",
         "fault",
         "happened_ms",
@@ -120,7 +92,6 @@ class Generated:
         event_time_ms: int,
         kind: str,
         amount: int,
-        episode: Episode | None = None,
         fault: Fault | None = None,
     ) -> None:
         self.transaction_id = transaction_id
@@ -131,23 +102,12 @@ class Generated:
         self.due_ms = self.happened_ms = event_time_ms
         self.kind = kind
         self.amount = amount
-        self.episode = episode
         self.fault = fault
         self.held_until_ms = 0
         self._arrival_ms: int | None = None
         self.dropped = False
         self.stream = self.topic = ""
         self.truths: tuple[Truth, ...] = ()
-
-    @property
-    def labels(self) -> Labels:
-        """What is true about this message."""
-        episode = self.episode
-        return Labels(
-            scenario=episode.scenario if episode else None,
-            episode_id=episode.episode_id if episode else None,
-            fault=self.fault.kind if self.fault else None,
-        )
 
     @property
     def arrival_ms(self) -> int:
@@ -177,7 +137,6 @@ class Generated:
             self.event_time_ms,
             self.kind,
             self.amount,
-            self.episode,
         )
         return copy.beside(self)
 

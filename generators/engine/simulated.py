@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -57,6 +58,7 @@ class StreamSpec:
         id_field: Field that identifies an event; a repeat has the same.
         time_field: Field of the event time, UTC milliseconds.
         schema_version: Version of the contract.
+        sums: What the ledger adds up of its valid events: event → (name, whole number); None: nothing.
     """
 
     topic: str
@@ -64,6 +66,7 @@ class StreamSpec:
     id_field: str
     time_field: str
     schema_version: str = "1"
+    sums: Callable[[Any], tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +80,11 @@ class Domain:
         profile: Its parameters: a frozen dataclass that extends :class:`Profile`.
         simulate: Yields its events in event time; equal profiles give equal events, on any machine.
         scenarios: Kind of truth → what it is, for ``millrace generate describe``.
+        usual: Options of its command that have another default here, e.g. ``start``.
+        paced: Its events have a pace of their own: its command sends them as fast as possible, at a
+            ``--speed`` of that pace, or evenly at a ``--rate``.
+        table: Writes the domain to a Parquet file as it was published, in place of its events: profile and
+            file → what was written, for people. None: its events are what there is.
     """
 
     name: str
@@ -85,3 +93,6 @@ class Domain:
     profile: type[Profile]
     simulate: Callable[[Any], Iterator[Simulated]]
     scenarios: Mapping[str, str] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    paced: bool = False
+    table: Callable[[Any, Path], str] | None = None

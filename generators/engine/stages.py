@@ -8,14 +8,12 @@ sending. Every stage draws once per event from its own random numbers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TypeAlias
 
 from millrace_apps.generators.engine.delay import Delay
 from millrace_apps.generators.engine.message import Fault, Generated
-from millrace_apps.generators.engine.profile import Profile
-from millrace_apps.generators.engine.randomness import substream
 
 Stream: TypeAlias = Iterator[Generated]
 #: Makes a broken message out of a valid one: ``(event, number, random numbers) → message``.
@@ -25,34 +23,19 @@ Corrupt: TypeAlias = Callable[[Generated, int, random.Random], Generated]
 DUPLICATE_GAP_MS = 500
 
 
-def deliver(domain: str, profile: Profile, simulation: Iterable[Generated], corrupt: Corrupt) -> Stream:
-    """Return the simulated events as they are sent: disordered, some late, repeated or broken.
-
-    Args:
-        domain: Names the random numbers.
-        profile: Shares and bounds.
-        simulation: Events in event time.
-        corrupt: Makes the broken messages.
-    """
-
-    def numbers(purpose: str) -> random.Random:
-        return substream(profile.seed, domain, "stage", purpose)
-
-    stream = disorder(iter(simulation), profile.disorder_ms, numbers("disorder"))
-    if profile.late:
-        stream = late(stream, profile.late, profile.lateness_ms, profile.last_ms, numbers("late"))
-    if profile.duplicates:
-        stream = duplicates(stream, profile.duplicates, numbers("duplicates"))
-    if profile.malformed:
-        stream = malformed(stream, profile.malformed, corrupt, numbers("malformed"))
-    return in_arrival_order(stream)
-
-
 def disorder(stream: Stream, bound_ms: int, numbers: random.Random) -> Stream:
     """Let every message arrive 0 to ``bound_ms`` after its event time."""
     draw, span = numbers.random, bound_ms + 1
     for message in stream:
         message.due_ms = message.happened_ms + int(draw() * span)
+        yield message
+
+
+def spaced(stream: Stream, start_ms: int, rate: float) -> Stream:
+    """Send messages evenly, so many per second, whenever they arrive by their own pace."""
+    for number, message in enumerate(stream):
+        message.arrival_ms = message.due_ms
+        message.due_ms = start_ms + int(number * 1000 / rate)
         yield message
 
 
@@ -69,13 +52,12 @@ def late(
 ) -> Stream:
     """Hold a share of the messages back until they are ``lateness_ms`` (up to 25 % more) behind.
 
-    Events of an episode are spared, so that what must be caught can be; and so are those so near to the end
-    ``last_ms`` that no event would be left to be late against.
+    Those so near to the end ``last_ms`` are spared that no event would be left to be late against.
     """
     draw = numbers.random
     for message in stream:
         chance = draw()
-        if chance < share and message.episode is None and message.fault is None:
+        if chance < share and message.fault is None:
             held_until_ms = message.event_time_ms + int(lateness_ms * (1 + 0.25 * chance / share))
             if last_ms is None or held_until_ms <= last_ms:
                 message.held_until_ms = held_until_ms

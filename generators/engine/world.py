@@ -58,6 +58,10 @@ def deliver_domain(
     if until_ms is not None:
         simulation = takewhile(lambda happened: happened.event_time_ms < until_ms, simulation)
     stream = encoded(domain, simulation, wrong, profile.seed)
+    if wrong == Disturbances() and not (
+        profile.disorder_ms or profile.late or profile.duplicates or profile.malformed
+    ):
+        return stream  # in order as it is
     if law is None:
         stream = disorder(stream, profile.disorder_ms, numbers("disorder"))
     else:

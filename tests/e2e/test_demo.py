@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.demo import DemoRun
 from millrace.runtime.announced import announced_in
 from millrace.runtime.plans import kept_links, kept_plan
+from millrace.testing.world_ledger import read_world_ledger
 from millrace_apps.fraud.demo import checks
-from millrace_apps.fraud.evaluation.ledger import read_ledger
 from millrace_apps.fraud.settings import FraudSettings
 from tests.e2e.fraud_runs import MILLRACE, Command, table
 
@@ -36,7 +36,7 @@ def test_it_ends_by_itself_with_all_checks_held_and_says_so(demo: tuple[Path, st
     assert "all checks hold" in said
     assert "first alert" in said
     assert "\x1b" not in said, "no terminal, no colours"
-    assert read_ledger(demo[0] / "ledger.jsonl").summary.sent > 5_000 * 0.9
+    assert read_world_ledger(demo[0] / "ledger.jsonl").summary.sent > 5_000 * 0.9
     assert announced_in(demo[0]) == (), "its broker is gone"
     assert kept_plan(demo[0]) == "station"
     stages = ["AccountMonitor", "TerminalMonitor", "DeviceMonitor", "AddressMonitor"]
@@ -55,9 +55,16 @@ def with_one_twice(rows: pa.Table) -> pa.Table:
 
 
 def with_a_cent_more(rows: pa.Table) -> pa.Table:
-    amounts = rows["amount"].to_pylist()
+    name = "billing_amount"
+    amounts = rows[name].to_pylist()
     amounts[0] = round(amounts[0] + 0.01, 2)
-    return rows.set_column(rows.schema.get_field_index("amount"), rows.schema.field("amount"), [amounts])
+    return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), [amounts])
+
+
+def without_reasons(rows: pa.Table) -> pa.Table:
+    place = rows.schema.get_field_index("reasons")
+    none = pa.array([[]] * rows.num_rows, rows.schema.field(place).type)
+    return rows.set_column(place, rows.schema.field(place), none)
 
 
 def none(rows: pa.Table) -> pa.Table:
@@ -73,7 +80,9 @@ def none(rows: pa.Table) -> pa.Table:
         ("dead_letters", without_one, "no other dead letters"),
         ("alerts", with_one_twice, "no alert twice"),
         ("labels", without_one, "labels sent = rows"),
+        ("authorisations", without_one, "authorisations sent = rows"),
         ("alerts", none, "caught"),
+        ("alerts", without_reasons, "told by IMPOSSIBLE_TRAVEL"),
     ],
 )
 def test_its_checks_see_a_table_that_is_wrong(
@@ -82,7 +91,7 @@ def test_its_checks_see_a_table_that_is_wrong(
     folder = tmp_path / "demo"
     shutil.copytree(demo[0], folder)
     run = DemoRun("", folder, FraudSettings(), 10, 500, 7)
-    ledger = read_ledger(run.ledger)
+    ledger = read_world_ledger(run.ledger)
     seen = {row["_event_id"] for row in table(folder, "alerts")}
     assert all(check.ok for check in checks(run, ledger, seen))
 

@@ -18,9 +18,7 @@ from millrace.privacy.masking import Masker
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
 from millrace_apps.fraud.contracts.events import Control, Transaction
 from millrace_apps.generators.engine import Generated
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
-from millrace_apps.generators.payments import PaymentsProfile, simulate
-from millrace_apps.generators.payments import Transaction as Paid
+from millrace_apps.generators.fraud import FraudProfile, simulate
 from tests.e2e.conftest import Reference
 from tests.e2e.fraud_runs import (
     TABLES,
@@ -32,6 +30,7 @@ from tests.e2e.fraud_runs import (
     table,
 )
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences, fault_of, ordered_stream
+from tests.payments import transactions_of
 from tests.unit.apps.fraud.cases import DAY
 from tests.unit.apps.fraud.chain import Chain
 
@@ -99,7 +98,7 @@ def test_late_events_are_put_aside_whole_and_events_of_the_future_do_not_move_th
         lateness_ms=20_000,
         duplicates=0.01,
     )
-    messages = list(_with_future_ones(fraud_events(profile), at={1_500, 1_501, 2_600}))
+    messages = list(_with_future_ones(transactions_of(profile), at={1_500, 1_501, 2_600}))
     topics, root = FraudTopics.make(topic_factory), tmp_path / "app"
     FraudStream(messages).send(kafka_bootstrap, topics)
     settings = ["stream.max_offsets_per_trigger=1000", "stream.out_of_orderness=5s"]
@@ -152,9 +151,7 @@ def test_rules_published_by_command_hold_and_entities_have_their_features(
     topics = FraudTopics(
         topic_factory(1, prefix="fraud-in", config=keep), *FraudTopics.make(topic_factory)[1:]
     )
-    profile = PaymentsProfile(
-        seed=11, transactions=1_500, event_rate=0.01, cards=60, terminals=20, fraud_rate=8
-    )
+    profile = FraudProfile(seed=11, transactions=1_500, event_rate=0.01, cards=60, terminals=20, fraud_rate=8)
     life = [_clear(e.event) for e in simulate(profile) if e.stream == "transactions"]
     values = [msgspec.json.encode(tx) for tx in life] + [b'{"card_id": "%s' % CARD_NUMBER]
     times = [tx.event_time_ms for tx in (*life, life[-1])]
@@ -215,7 +212,7 @@ PUBLISHED = """\
 """
 
 
-def _clear(tx: Paid) -> Paid:
+def _clear(tx: Transaction) -> Transaction:
     """Give one card its number instead of a token."""
     return msgspec.structs.replace(tx, card_id=CARD_NUMBER.decode()) if tx.card_id.endswith("7") else tx
 

@@ -23,11 +23,27 @@ from millrace.runtime.apps import load_app
 from millrace.runtime.job import Job
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.testing.kafka import TopicFactory, consume_all
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
-from millrace_apps.generators.ledger_records import read_ledger
+from millrace.testing.world_ledger import ReadLedger, read_world_ledger
+from millrace_apps.generators.engine import deliver_domain
+from millrace_apps.generators.fraud import DOMAIN, FraudProfile
+from tests.payments import transactions_of
 
 COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "fraud"]
+#: Transactions alone.
+ALONE = ["--label-scale", "0"]
 FAULTS = ["--late", "0.02", "--lateness", "2s", "--duplicates", "0.02", "--malformed", "0.02"]
+
+
+def to_topic(topic: str) -> list[str]:
+    """Return the flags that send transactions there, and the other streams, which are empty, beside it."""
+    beside = [f"{name}={topic}" for name in ("transactions", "labels", "authorisations")]
+    return [*ALONE, *(part for name in beside for part in ("--topic", name))]
+
+
+def profile_of(ledger: ReadLedger) -> FraudProfile:
+    parameters = dict(ledger.run.parameters)
+    del parameters["disturbances"], parameters["until_ms"]
+    return FraudProfile(**parameters)
 
 
 def test_the_topic_has_exactly_what_profile_and_ledger_say(
@@ -35,26 +51,26 @@ def test_the_topic_has_exactly_what_profile_and_ledger_say(
 ) -> None:
     topic, ledger_path = topic_factory(4, prefix="generator"), tmp_path / "ledger.jsonl"
     flags = ["--rate", "max", "--events", "20000", "--seed", "5", "--start", "2026-11-01T00:00:00Z", *FAULTS]
-    where = ["--bootstrap", kafka_bootstrap, "--topic", topic, "--ledger", str(ledger_path), "--quiet"]
+    where = ["--bootstrap", kafka_bootstrap, *to_topic(topic), "--ledger", str(ledger_path), "--quiet"]
     done = subprocess.run([*COMMAND, *flags, *where], capture_output=True, check=True)
     assert done.stdout + done.stderr == b""
 
-    ledger = read_ledger(ledger_path)
+    ledger = read_world_ledger(ledger_path)
     found = consume_all(kafka_bootstrap, topic)
-    expected = list(fraud_events(FraudProfile(**ledger.run.parameters)))
+    expected = list(transactions_of(profile_of(ledger)))
     assert ledger.summary.sent == len(found) == len(expected)
     assert Counter((m.key(), m.value(), tuple(m.headers() or ())) for m in found) == Counter(
         (m.key, m.value, tuple(m.headers)) for m in expected
     )
     headers = Counter((dict(m.headers() or ())["ce_id"] or b"") for m in found)
-    repeated = Counter(str(fault.transaction_id).encode() for fault in ledger.faults_of("duplicate"))
+    repeated = Counter(f.event_id.encode() for f in ledger.faults if f.kind == "duplicate")
     assert {name: count - 1 for name, count in headers.items() if count > 1} == repeated
 
 
 def test_a_missing_topic_is_created_with_the_partitions_asked_for(kafka_bootstrap: str) -> None:
     topic = f"generator-made-{time.time_ns()}"
     flags = ["--rate", "max", "--events", "10", "--partitions", "3", "--quiet"]
-    subprocess.run([*COMMAND, *flags, "--bootstrap", kafka_bootstrap, "--topic", topic], check=True)
+    subprocess.run([*COMMAND, *flags, "--bootstrap", kafka_bootstrap, *to_topic(topic)], check=True)
     try:
         assert topic_partitions(kafka_bootstrap)[topic] == 3
         assert len(consume_all(kafka_bootstrap, topic)) == 10
@@ -68,7 +84,7 @@ def test_sigterm_delivers_everything_that_the_ledger_counts(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:
     topic, ledger_path = topic_factory(2, prefix="generator"), tmp_path / "ledger.jsonl"
-    where = ["--bootstrap", kafka_bootstrap, "--topic", topic, "--ledger", str(ledger_path), "--quiet"]
+    where = ["--bootstrap", kafka_bootstrap, *to_topic(topic), "--ledger", str(ledger_path), "--quiet"]
     process = subprocess.Popen([*COMMAND, "--rate", "2000", *FAULTS, *where])
     try:
         deadline = time.monotonic() + 60
@@ -82,7 +98,7 @@ def test_sigterm_delivers_everything_that_the_ledger_counts(
         process.kill()
         process.wait()
     found = consume_all(kafka_bootstrap, topic)
-    summary = read_ledger(ledger_path).summary
+    summary = read_world_ledger(ledger_path).summary
     assert summary.sent == len(found)
     readable = 0
     for message in found:
@@ -90,8 +106,8 @@ def test_sigterm_delivers_everything_that_the_ledger_counts(
             readable += "transaction_id" in json.loads(message.value() or b"")
         except ValueError:
             continue
-    assert summary.malformed > 0
-    assert summary.valid_unique + summary.duplicates <= readable
+    assert summary.faults["malformed"] > 0
+    assert summary.valid_unique + summary.faults["duplicate"] <= readable
 
 
 class TestTimesOfArrival:
@@ -101,7 +117,7 @@ class TestTimesOfArrival:
     def settings(self, kafka_bootstrap: str, tmp_path: Path) -> Iterator[AppSettings]:
         """The fraud app with topics of its own, which do not exist yet."""
         app, run = load_app("fraud"), uuid4().hex[:8]
-        names = ("transactions", "labels", "control", "alerts", "dead_letters")
+        names = ("transactions", "labels", "authorisations", "control", "alerts", "dead_letters")
         own = [f"topics.{name}=arrivals-{name}-{run}" for name in names]
         sets = [f"kafka.bootstrap={kafka_bootstrap}", f"storage.root={tmp_path}", *own]
         settings = load_settings(app.settings, app="fraud", overrides=sets, env={})
@@ -110,11 +126,22 @@ class TestTimesOfArrival:
         delete_topics(kafka_bootstrap, [t.name for t in (*topics.reads, *topics.writes)])
 
     def generate(self, topics: Any, bootstrap: str, *flags: str) -> subprocess.CompletedProcess[str]:
-        """Send 1,500 transactions of some minutes in times to come, and their labels."""
-        usual = ["--rate", "max", "--events", "1500", "--event-rate", "5", "--seed", "5", "--quiet"]
-        where = ["--bootstrap", bootstrap, "--topic", topics.transactions, "--labels-topic", topics.labels]
+        """Send 1,600 transactions and labels of some minutes in times to come."""
+        usual = ["--rate", "max", "--events", "1600", "--event-rate", "5", "--seed", "5", "--quiet"]
+        streams = ("transactions", "labels", "authorisations")
+        where = ["--bootstrap", bootstrap]
+        where += [part for name in streams for part in ("--topic", f"{name}={getattr(topics, name)}")]
         # A broker refuses times of the senders' that are an hour ahead, unless its topic allows them.
-        world = ["--start", "2100-01-01T00:00:00Z", "--label-scale", "0.0001", "--partitions", "2"]
+        world = [
+            "--start",
+            "2100-01-01T00:00:00Z",
+            "--label-scale",
+            "0.0001",
+            "--fraud-rate",
+            "5",
+            "--partitions",
+            "2",
+        ]
         command = [*COMMAND, *usual, *where, *world, *FAULTS, *flags]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -131,7 +158,7 @@ class TestTimesOfArrival:
         # Simulated arrivals do not last there: who insists on them is refused, who does not is told.
         refused = self.generate(names, kafka_bootstrap, "--timestamps", "arrival")
         assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
-        assert f"{names.transactions}, {names.labels} at {kafka_bootstrap} has" in refused.stderr
+        assert f"{names.transactions}, {names.labels}, {names.authorisations} at" in refused.stderr
         began = time.time() * 1000
         told = self.generate(names, kafka_bootstrap)
         assert (told.returncode, told.stderr.startswith("warning: ")) == (0, True), told.stderr
@@ -151,10 +178,10 @@ class TestTimesOfArrival:
         assert (done.returncode, done.stderr) == (0, "")
         config = topic_configs(kafka_bootstrap, [names.transactions])[names.transactions]
         assert {name: config[name] for name in SENT_TIME} == SENT_TIME
-        sent = list(fraud_events(FraudProfile(**read_ledger(path).run.parameters), names.labels))
+        sent = list(deliver_domain(DOMAIN, profile_of(read_world_ledger(path))))
         found = consume_all(kafka_bootstrap, names.transactions)
         assert Counter((m.value(), m.timestamp()[1]) for m in found) == Counter(
-            (m.value, m.due_ms) for m in sent if m.topic != names.labels
+            (m.value, m.due_ms) for m in sent if m.stream == "transactions"
         )
         for partition in (0, 1):
             times = [m.timestamp()[1] for m in found if m.partition() == partition]
@@ -165,7 +192,7 @@ class TestTimesOfArrival:
         assert [warning.split(" carry")[0] for warning in warnings] == [
             f"records of {names.transactions}, {names.labels}"
         ]
-        self.check_doctor(kafka_bootstrap, names, [m for m in sent if m.topic != names.labels])
+        self.check_doctor(kafka_bootstrap, names, [m for m in sent if m.stream == "transactions"])
 
     def check_doctor(self, bootstrap: str, names: Any, sent: list[Any]) -> None:
         """Compare what the doctor says with what the ledger's own stream says, counted otherwise."""

@@ -16,6 +16,7 @@ _GOVERNANCE: Final = f"{_TESTS}/test_governance.py"
 _ECONOMICS: Final = f"{_TESTS}/test_economics_data.py"
 #: The checks of the demo over the stages in memory.
 _CHECKS: Final = f"{_TESTS}/test_demo.py::test_every_check_of_the_demo_holds"
+_NOT_SENT: Final = f"{_TESTS}/test_demo.py::test_a_reason_is_not_told_without_the_field_that_it_goes_by"
 _CHECKS_FAIL: Final = f"{_TESTS}/test_demo.py::test_a_check_of_the_demo_fails_where_its_feature_is_broken"
 
 MUTANTS: Final = (
@@ -415,10 +416,37 @@ MUTANTS: Final = (
     Mutant(
         "fraud's checks: a kind of fraud need not be caught",
         f"{_APP}/demo.py",
-        "        enough = caught >= _CAUGHT * len(episodes)\n",
-        "        enough = caught >= 0 * len(episodes)\n",
+        "hit, hit >= _CAUGHT * len(truths), compared",
+        "hit, hit >= 0 * len(truths), compared",
         "the demo sees that frauds are missed",
         (_CHECKS_FAIL,),
+    ),
+    Mutant(
+        "fraud's checks: an alert that gives any reason will do",
+        f"{_APP}/demo.py",
+        "for n, codes in given.items() if code in codes}",
+        "for n, codes in given.items() if codes}",
+        "the demo sees that a reason is not given",
+        (_NOT_SENT,),
+    ),
+    Mutant(
+        "fraud's checks: a card that had no device must have a new one",
+        f"{_APP}/demo.py",
+        "        used = not device or self._devices.get(card, at) < at\n",
+        "        used = True\n",
+        "a device is new beside another",
+        (f"{_TESTS}/test_demo.py::test_a_device_is_new_only_beside_another",),
+    ),
+    *(
+        Mutant(
+            f"fraud's demo: what is sent has no {field}",
+            "generators/fraud/ordinary.py",
+            f"        {field},\n",
+            "        None,\n",
+            "the demo sends what its reasons go by",
+            (_CHECKS,),
+        )
+        for field in ("latitude", "device", "ip")
     ),
     Mutant(
         "fraud's checks: any share of false alarms will do",

@@ -114,6 +114,7 @@ class WorldSummary(msgspec.Struct, tag_field="record", tag="summary", frozen=Tru
         truths: Kind of truth → records of it (a long one has several).
         first_event_time_ms: Earliest event time of the valid events, ms.
         last_event_time_ms: Latest, ms.
+        sums: What is added up of the valid events: name → sum, e.g. cents of purchases.
     """
 
     sent: int
@@ -123,6 +124,7 @@ class WorldSummary(msgspec.Struct, tag_field="record", tag="summary", frozen=Tru
     truths: dict[str, int]
     first_event_time_ms: int | None
     last_event_time_ms: int | None
+    sums: dict[str, int] = {}
 
 
 Record = WorldRun | WorldFault | WorldSilence | WorldTruth | WorldSummary

@@ -46,9 +46,9 @@ Sent = tuple[int, str, str, Any]
 
 def fraud() -> Iterator[Sent]:
     """Payments with frauds, and what is said of them within minutes."""
-    from millrace_apps.generators.payments import PaymentsProfile, simulate
+    from millrace_apps.generators.fraud import FraudProfile, simulate
 
-    profile = PaymentsProfile(
+    profile = FraudProfile(
         seed=4, start_ms=START, event_rate=0.4, cards=25, terminals=20, fraud_rate=30, fraud_scale=0.02,
         label_scale=0.0005, events=500,
     )  # fmt: skip

@@ -23,10 +23,11 @@ from millrace_apps.generators.cli import app
 from millrace_apps.generators.command import Destination
 from millrace_apps.generators.engine import Generated
 from millrace_apps.generators.engine.disturb import Disturbances
+from millrace_apps.generators.engine.stages import spaced
 from millrace_apps.generators.engine.world import deliver_domain
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.fraud import DOMAIN, FraudProfile
+from millrace_apps.generators.handbook import DOMAIN as HANDBOOK
 from millrace_apps.generators.handbook import HandbookProfile
-from millrace_apps.generators.handbook_stream import handbook_events
 from millrace_apps.generators.kafka_loop import close_the_loop
 from millrace_apps.generators.replay import Replay, replayed
 from millrace_apps.generators.ridesharing.loop import LOOP
@@ -78,7 +79,7 @@ def test_messages_arrive_after_they_happened_and_in_the_order_of_sending(seed: i
         check_arrivals(sent, disorder_ms)
 
 
-@pytest.mark.parametrize("name", domains.REGISTRY)
+@pytest.mark.parametrize("name", domains.names())
 def test_every_world_has_arrivals(name: str) -> None:
     domain = domains.load(name)
     profile = domain.profile(
@@ -88,7 +89,8 @@ def test_every_world_has_arrivals(name: str) -> None:
 
 
 def test_labels_arrive_when_they_are_known() -> None:
-    check_arrivals(list(fraud_events(FraudProfile(seed=3, events=3_000, event_rate=5, label_scale=0.0005))))
+    profile = FraudProfile(seed=3, events=3_000, event_rate=5, label_scale=0.0005, authorised=0.1)
+    check_arrivals(list(deliver_domain(DOMAIN, profile)))
 
 
 def test_late_messages_that_are_left_at_the_end_arrive_last() -> None:
@@ -102,7 +104,7 @@ def test_late_messages_that_are_left_at_the_end_arrive_last() -> None:
 class TestOtherPaces:
     def test_a_payment_arrives_when_it_is_made_at_whatever_rate_it_is_sent(self) -> None:
         small = HandbookProfile(customers=20, terminals=40, days=5, radius=30)
-        paced = list(handbook_events(small, rate=4.0))
+        paced = list(spaced(deliver_domain(HANDBOOK, small), small.start_ms, 4.0))
         assert [m.arrival_ms for m in paced] == [m.event_time_ms for m in paced]
         assert [m.due_ms - paced[0].due_ms for m in paced[:3]] == [0, 250, 500]
 

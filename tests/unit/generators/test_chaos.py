@@ -17,19 +17,19 @@ from millrace.host.key_times import KeyFields
 from millrace.host.packing import Packer
 from millrace.host.spark_worker import BoundedGroups
 from millrace.testing.world_ledger import WorldRun
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.disturb import Disturbances
 from millrace_apps.generators.engine.message import Generated
 from millrace_apps.generators.engine.world import deliver_domain
+from millrace_apps.generators.fraud import DOMAIN, FraudProfile
 from millrace_apps.generators.ledger_check import Outputs, compare, read_truths
 from millrace_apps.generators.options import PRESETS, Preset
-from millrace_apps.generators.payments import DOMAIN, PaymentsProfile
-from millrace_apps.generators.payments.events import Transaction
 from millrace_apps.generators.world_ledger import WorldLedger
 
 CHAOS = PRESETS[Preset.chaos]
-PROFILE = PaymentsProfile(
+PROFILE = FraudProfile(
     seed=11,
-    transactions=4_000,
+    transactions=14_000,
     cards=400,
     terminals=100,
     late=CHAOS["late"],

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from millrace.cli import main
-from millrace_apps.generators.fraud import FraudProfile, simulate
-from millrace_apps.generators.ledger_records import LedgerError, read_ledger
+from millrace.errors import UserError
+from millrace.testing.world_ledger import read_world_ledger
+from millrace_apps.generators.fraud import FraudProfile
+from tests.payments import transactions_of
 
 START = "2026-01-01T00:00:00Z"
-COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "fraud"]
+COMMAND = [sys.executable, "-c", "from millrace.cli import main; main()", "generate", "orders"]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -29,7 +31,21 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_list_names_the_domains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "list") == 0
-    assert capsys.readouterr().out.startswith("fraud ")
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert {"fraud", "handbook", "iot"} <= set(names)
+    assert "payments" not in names
+
+
+def test_the_former_name_of_a_domain_is_taken_and_told_to_be_old(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--start", START, "--sample", "1"]
+    assert call(monkeypatch, "fraud", *flags) == 0
+    today = capsys.readouterr()
+    assert call(monkeypatch, "payments", *flags) == 0
+    former = capsys.readouterr()
+    assert (former.out, today.err) == (today.out, "")
+    assert former.err == "payments is the former name of the domain fraud: use that\n"
 
 
 def test_a_file_gets_the_payloads_one_a_line(
@@ -37,8 +53,10 @@ def test_a_file_gets_the_payloads_one_a_line(
 ) -> None:
     out = tmp_path / "out.jsonl"
     flags = ["--rate", "max", "--events", "2000", "--seed", "7", "--start", START, "--to", "jsonl"]
-    assert call(monkeypatch, "fraud", *flags, "--disorder-ms", "0", "--out", str(out)) == 0
-    assert out.read_bytes().splitlines() == [e.value for e in simulate(FraudProfile(seed=7, events=2000))]
+    own = ["--disorder-ms", "0", "--label-scale", "0"]
+    assert call(monkeypatch, "fraud", *flags, *own, "--out", str(out)) == 0
+    sent = transactions_of(FraudProfile(seed=7, events=2000, disorder_ms=0))
+    assert (out / "transactions.jsonl").read_bytes().splitlines() == [e.value for e in sent]
     shown = capsys.readouterr()
     assert "sent 2,000 messages" in shown.err
     assert shown.out == ""
@@ -54,7 +72,7 @@ def test_quiet_says_nothing(
 
 def test_rate_and_sink_change_neither_stream_nor_ledger(tmp_path: Path) -> None:
     common = [
-        *("--events", "1500", "--seed", "3", "--start", START, "--event-rate", "1000", "--cards", "50"),
+        *("--events", "1500", "--seed", "3", "--start", START, "--event-rate", "1000"),
         *("--late", "0.05", "--lateness", "700ms", "--duplicates", "0.05", "--malformed", "0.05", "--quiet"),
     ]
     ledgers = [tmp_path / f"ledger-{number}.jsonl" for number in range(2)]
@@ -76,7 +94,7 @@ def test_sample_shows_messages_with_key_headers_and_truth(
     first = json.loads(shown[: shown.index("\n}") + 2])
     assert first["value"]["card_id"] == first["key"]
     assert first["headers"]["schema_version"] == "1"
-    assert first["truth"] == {"scenario": None, "episode_id": None, "fault": None}
+    assert first["truth"] == {"truths": [], "fault": None}
     assert shown.count('"key"') == 2
 
 
@@ -101,9 +119,9 @@ def test_a_signal_ends_the_run_with_a_complete_ledger(tmp_path: Path, number: si
         process.wait()
     assert process.returncode == 0
     assert b"Traceback" not in shown
-    summary = read_ledger(ledger).summary
+    summary = read_world_ledger(ledger).summary
     assert summary.sent == len(out.read_bytes().split(b"\n")) - 1
-    assert summary.late > 0
+    assert summary.faults["late"] > 0
 
 
 def test_a_killed_run_leaves_a_ledger_that_says_so(tmp_path: Path) -> None:
@@ -120,8 +138,8 @@ def test_a_killed_run_leaves_a_ledger_that_says_so(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    with pytest.raises(LedgerError, match="did not end cleanly"):
-        read_ledger(ledger)
+    with pytest.raises(UserError, match="did not end cleanly"):
+        read_world_ledger(ledger)
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
@@ -130,7 +148,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     )
     try:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["currency"] == "EUR"
+        assert "order_id" in json.loads(process.stdout.readline())
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
@@ -157,7 +175,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 def test_a_bad_flag_is_one_clear_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], says: str
 ) -> None:
-    assert call(monkeypatch, "fraud", *flags) == 2
+    assert call(monkeypatch, "fraud" if "--cards" in flags else "orders", *flags) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("millrace: ")
     assert says in shown.err
@@ -177,7 +195,7 @@ def test_a_full_disk_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], says: str
 ) -> None:
     common = ["--rate", "max", "--events", "20000", "--duplicates", "0.1", "--to", "jsonl", "--quiet"]
-    assert call(monkeypatch, "fraud", *common, *flags) == 1
+    assert call(monkeypatch, "orders", *common, *flags) == 1
     shown = capsys.readouterr().err
     assert says in shown
     assert shown.count("\n") == 1

@@ -18,15 +18,29 @@ from millrace_apps.generators.engine.disturb import Disturbances
 from millrace_apps.generators.engine.simulated import Domain
 from millrace_apps.generators.engine.world import deliver_domain
 from millrace_apps.generators.options import PRESETS, Preset
+from tests.installed import install
 from tests.unit.generators.world import METERS, MeterProfile
 
 START = "2026-01-01"
 
 
+#: What another package has in its metadata: domains of its own, one of them by the name of one of ours.
+OTHERS = {
+    "meters": "tests.unit.generators.world:METERS",
+    "absent": "millrace_apps.generators.absent:DOMAIN",
+    "iot": "tests.unit.generators.world:METERS",
+    "needy": "needy_domain:DOMAIN",
+    "wrong": "tests.unit.generators.world:MeterProfile",
+}
+
+
 @pytest.fixture(autouse=True)
-def meters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(domains.REGISTRY, "meters", "tests.unit.generators.world:METERS")
-    monkeypatch.setitem(domains.REGISTRY, "absent", "millrace_apps.generators.absent:DOMAIN")
+def others(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install another package, as far as Python's metadata goes."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "needy_domain.py").write_text("import no_such_package_anywhere\n")
+    install(site, "millrace-meters", "millrace.domains", OTHERS)
+    monkeypatch.syspath_prepend(str(site))
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -44,15 +58,13 @@ def to_folder(folder: Path, *flags: str) -> list[str]:
 def test_a_domain_is_listed_and_an_absent_one_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Only these: the others are imported by their own tests.
-    for name in set(domains.REGISTRY) - {"meters", "absent"}:
-        monkeypatch.delitem(domains.REGISTRY, name)
     assert call(monkeypatch, "list") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "fraud",
-        "handbook",
-        "meters",
-    ]
+    named = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert named["meters"] == METERS.description
+    assert named["iot"] != METERS.description, "nobody takes the place of one of ours"
+    assert "no_such_package_anywhere" in named["needy"]
+    assert "absent" not in named
+    assert list(named)[-3:] == ["meters", "needy", "wrong"]
 
 
 def test_describe_shows_streams_fields_parameters_and_truths(
@@ -69,7 +81,8 @@ def test_describe_shows_streams_fields_parameters_and_truths(
     ):
         assert text in shown
     assert call(monkeypatch, "describe", "fraud") == 0
-    assert "card_testing, amount_spike, spree" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert {"card_testing", "spree", "device_ring"} <= set(shown.split())
 
 
 def test_each_stream_has_its_file_and_the_bytes_are_the_profiles(
@@ -257,10 +270,9 @@ def test_an_unknown_domain_is_named(
     assert call(monkeypatch, "absent") == 2
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "needy_domain.py").write_text("import no_such_package_anywhere\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(domains.REGISTRY, "needy", "needy_domain:DOMAIN")
+def test_a_missing_package_and_what_is_no_domain_are_named() -> None:
+    with pytest.raises(domains.UserError, match="which the entry point wrong names, is no Domain"):
+        domains.load("wrong")
     with pytest.raises(domains.UserError, match="needy needs the package no_such_package_anywhere"):
         domains.load("needy")
 

@@ -13,8 +13,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 from millrace.cli import main
 from millrace.kafka.admin import BrokerUnreachable
 from millrace_apps.generators.engine import Generated
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.fraud import FraudProfile
 from millrace_apps.generators.sinks import KafkaSink, SinkError
+from tests.payments import transactions_of
 
 PARTITIONS = 4
 
@@ -57,7 +58,7 @@ def broker() -> Iterator[MockBroker]:
 
 def messages(count: int = 2_000) -> list[Generated]:
     profile = FraudProfile(seed=7, events=count, cards=50, duplicates=0.05, malformed=0.05)
-    return list(fraud_events(profile))
+    return list(transactions_of(profile))
 
 
 def send(sink: KafkaSink, stream: list[Generated]) -> None:

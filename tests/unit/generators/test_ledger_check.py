@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +16,8 @@ from millrace.errors import ChecksFailed, UserError
 from millrace.testing.world_ledger import WorldRun
 from millrace_apps.generators.engine.disturb import Disturbances
 from millrace_apps.generators.engine.world import deliver_domain
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
-from millrace_apps.generators.ledger import LedgerWriter
 from millrace_apps.generators.ledger_check import Outputs, Truths, compare, read_truths
 from millrace_apps.generators.ledger_cli import app, ids
-from millrace_apps.generators.run import run
-from millrace_apps.generators.sinks import LineSink
 from millrace_apps.generators.world_ledger import WorldLedger
 from tests.broken import (
     Break,
@@ -208,22 +203,6 @@ def test_what_the_ledger_does_not_have_is_named(truths: Truths) -> None:
         compare(truths, Outputs(events={"doors": []}))
     with pytest.raises(UserError, match="no truth of kind flood, but leak"):
         compare(truths, Outputs(found={"flood": []}))
-
-
-@pytest.mark.parametrize("name", ["ledger.jsonl", "ledger.parquet"])
-def test_the_fraud_generators_ledger_is_read_too(name: str, tmp_path: Path) -> None:
-    profile = FraudProfile(
-        seed=4, events=1_500, event_rate=20, cards=100, duplicates=0.05, malformed=0.05, fraud_rate=10
-    )
-    path = tmp_path / name
-    writer = LedgerWriter(path, domain="fraud", seed=4, schema_version="1", parameters=profile.parameters())
-    with LineSink.to_file(tmp_path / "out.jsonl") as sink, writer:
-        run(fraud_events(profile), sink, writer, threading.Event())
-    sent = list(fraud_events(profile))
-    good = [m.transaction_id for m in sent if m.fault is None]
-    outputs = Outputs(events={"transactions": good}, found={"card_testing": good})
-    assert failed(read_truths(path), outputs) == []
-    assert failed(read_truths(path), replace(outputs, found={"card_testing": []})) == ["card_testing: found"]
 
 
 def delta(path: Path, columns: dict[str, list[object]]) -> str:

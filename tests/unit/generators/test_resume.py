@@ -19,13 +19,11 @@ from millrace_apps.generators.command import Destination, Job, execute, found_bo
 from millrace_apps.generators.engine import Generated
 from millrace_apps.generators.engine.disturb import Disturbances
 from millrace_apps.generators.engine.world import deliver_domain
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
-from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.generators.fraud import FraudProfile
 from millrace_apps.generators.resume import Bookmark, bookmark_path, load, save
-from millrace_apps.generators.run import run
-from millrace_apps.generators.sinks import LineSink
 from millrace_apps.generators.timing import Timing
 from millrace_apps.generators.world_ledger import WorldLedger
+from tests.payments import transactions_of
 from tests.unit.generators.world import METERS, MeterProfile
 
 PROFILE = MeterProfile(seed=9, events=1_500, late=0.05, lateness_ms=2_000, duplicates=0.05, malformed=0.05)
@@ -173,7 +171,7 @@ def test_a_bookmark_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_real_kill_at_random_points_changes_no_byte(tmp_path: Path) -> None:
-    """SIGKILL twice on the way, then to the end, with the files of the undisturbed fraud generator."""
+    """SIGKILL twice on the way, then to the end, with the files of an undisturbed run."""
     profile = FraudProfile(
         cards=100,
         seed=3,
@@ -199,6 +197,8 @@ def test_a_real_kill_at_random_points_changes_no_byte(tmp_path: Path) -> None:
         "100",
     ]
     flags += [
+        "--label-scale",
+        "0",
         "--duplicates",
         "0.02",
         "--malformed",
@@ -210,8 +210,9 @@ def test_a_real_kill_at_random_points_changes_no_byte(tmp_path: Path) -> None:
         "--event-rate",
         "1000",
     ]
-    out, ledger = tmp_path / "out.jsonl", tmp_path / "ledger.jsonl"
-    where = ["--to", "jsonl", "--out", str(out), "--ledger", str(ledger), "--resume", "--quiet"]
+    folder, ledger = tmp_path / "out", tmp_path / "ledger.jsonl"
+    out = folder / "transactions.jsonl"
+    where = ["--to", "jsonl", "--out", str(folder), "--ledger", str(ledger), "--resume", "--quiet"]
     code = (
         "import millrace_apps.generators.resume as r; r.PERIOD_S = 0.02\n"
         "from millrace.cli import main\nimport sys\nsys.argv[0] = 'millrace'\nmain()"
@@ -232,19 +233,10 @@ def test_a_real_kill_at_random_points_changes_no_byte(tmp_path: Path) -> None:
             process.wait()
         assert bookmark_path(ledger).exists()
     subprocess.run(command, check=True)
-    written = [message.value + b"\n" for message in fraud_events(profile)]
+    written = [message.value + b"\n" for message in transactions_of(profile)]
     assert out.read_bytes() == b"".join(written)
-    assert ledger.read_bytes() == fraud_ledger(profile, tmp_path)
+    undisturbed = tmp_path / "undisturbed.jsonl"
+    where = ["--to", "stdout", "--ledger", str(undisturbed), "--quiet"]
+    subprocess.run([*command[:5], *flags, *where], check=True, capture_output=True)
+    assert ledger.read_bytes() == undisturbed.read_bytes()
     assert not bookmark_path(ledger).exists()
-
-
-def fraud_ledger(profile: FraudProfile, folder: Path) -> bytes:
-    import threading
-
-    path = folder / "undisturbed.jsonl"
-    writer = LedgerWriter(
-        path, domain="fraud", seed=profile.seed, schema_version="1", parameters=profile.parameters()
-    )
-    with LineSink.to_file(folder / "undisturbed-out.jsonl") as sink, writer:
-        run(fraud_events(profile), sink, writer, threading.Event())
-    return path.read_bytes()

@@ -10,11 +10,11 @@ from millrace_apps.fraud.cases.events import AlertSeen, Case
 from millrace_apps.fraud.cases.live import LiveCases
 from millrace_apps.fraud.cases.rules import CaseRules
 from millrace_apps.fraud.contracts.events import Transaction
-from millrace_apps.generators.payments import PaymentsProfile, simulate
+from millrace_apps.generators.fraud import FraudProfile, simulate
 from tests.unit.apps.fraud.cases import MINUTE
 from tests.unit.apps.fraud.chain import Chain
 
-PROFILE = PaymentsProfile(
+PROFILE = FraudProfile(
     seed=2, transactions=9_000, event_rate=0.02, cards=200, terminals=60, fraud_rate=12, fraud_scale=0.3
 )
 

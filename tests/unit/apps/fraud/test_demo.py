@@ -12,14 +12,16 @@ from millrace.console.report import Check
 from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
 from millrace.host.memory_chain import MemoryChain
+from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
 from millrace_apps.fraud import demo
-from millrace_apps.fraud.contracts.events import Label, Transaction
-from millrace_apps.fraud.evaluation.ledger import Ledger, read_ledger
+from millrace_apps.fraud.contracts.events import Authorisation, Label, Transaction
+from millrace_apps.fraud.demo import REASONS, SCENARIOS
 from millrace_apps.fraud.processes.entity_stages import stages
-from millrace_apps.fraud.settings import FraudSettings
-from millrace_apps.generators.fraud import DOMAIN, SCHEMA_VERSION, FraudProfile, fraud_events
-from millrace_apps.generators.fraud_episodes import SCENARIOS
-from millrace_apps.generators.ledger import LedgerWriter
+from millrace_apps.fraud.settings import USUAL_ENTITIES, FraudSettings
+from millrace_apps.generators.engine import deliver_domain
+from millrace_apps.generators.fraud import DOMAIN, FraudProfile
+from millrace_apps.generators.fraud import SCENARIOS as FRAUDS
+from millrace_apps.generators.world_ledger import WorldLedger
 from tests.broken import (
     Break,
     Rows,
@@ -43,63 +45,72 @@ from tests.unit.apps.fraud.chain import time_of
 PROFILE = FraudProfile(
     seed=5,
     start_ms=START_MS,
-    events=3_000,
+    events=4_200,
     event_rate=1.5,
-    cards=50,
-    terminals=40,
-    fraud_rate=5,
+    cards=80,
+    terminals=300,
+    fraud_rate=22,
+    fraud_scale=0.002,
     late=0.01,
     lateness_ms=15 * MINUTE,
     duplicates=0.01,
     malformed=0.004,
     label_scale=0.001,
+    authorised=0.1,
 )
 #: Output of the stages → table.
 OUTPUTS = {"main": "transactions", "late_transactions": "late"}
+TABLES = ("transactions", "late", "dead_letters", "alerts", "labels", "authorisations")
+TYPES = {"transactions": Transaction, "labels": Label, "authorisations": Authorisation}
 Tables = dict[str, Rows]
 
 
-def run_app(profile: FraudProfile, ledger: LedgerWriter) -> Tables:
-    """Send the stream, and return what stands in the tables."""
-    types = {"": Transaction, "transactions": Transaction, "labels": Label}
-    first, rest = stages(FraudSettings().features.stages, labels=FraudSettings().labels.rules())
+def run_app(profile: FraudProfile, path: Path, *absent: str) -> tuple[Tables, ReadLedger]:
+    """Send the streams, and return what stands in the tables, and the ledger.
+
+    Args:
+        profile: What is sent.
+        path: Where the ledger goes.
+        absent: Fields of transactions that are not sent.
+    """
+    run = WorldRun(DOMAIN.name, profile.seed, dict.fromkeys(DOMAIN.streams, ""), {}, profile.parameters())
+    first, rest = stages(USUAL_ENTITIES, labels=FraudSettings().labels.rules())
     chain = MemoryChain(first, *rest, out_of_orderness_ms=2 * MINUTE)
-    found: Tables = {name: [] for name in ("transactions", "late", "dead_letters", "alerts", "labels")}
+    found: Tables = {name: [] for name in TABLES}
     batch: list[tuple[str, int, Any]] = []
     emitted = []
-    for message in fraud_events(profile):
-        ledger.add(message)
-        try:
-            event: Any = msgspec.json.decode(message.value, type=types[message.stream])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found["dead_letters"].append({"reason": reason_of(error)})
-            continue
-        batch.append((event.card_id, time_of(event), event))
-        if len(batch) == 200:
-            emitted += chain.run_batch(batch)
-            batch = []
+    with WorldLedger(path, run) as ledger:
+        for message in deliver_domain(DOMAIN, profile):
+            ledger.add(message)
+            try:
+                event: Any = msgspec.json.decode(message.value, type=TYPES[message.stream])
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                found["dead_letters"].append({"reason": reason_of(error)})
+                continue
+            if absent and message.stream == "transactions":
+                event = msgspec.structs.replace(event, **dict.fromkeys(absent))
+            batch.append((event.card_id, time_of(event), event))
+            if len(batch) == 200:
+                emitted += chain.run_batch(batch)
+                batch = []
+        ledger.finish()
     emitted += chain.run_batch(batch) + chain.drain()
     for e in emitted:
         output = e.output.rpartition(".")[2]
         table = OUTPUTS.get(output, output)
         if table in found:
             found[table].append({**msgspec.json.decode(e.payload), "_event_id": e.event_id})
-    return found
+    return found, read_world_ledger(path)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, Ledger]:
-    path = tmp_path_factory.mktemp("demo") / "ledger.jsonl"
-    parameters = PROFILE.parameters()
-    writer = LedgerWriter(
-        path, domain=DOMAIN, seed=PROFILE.seed, schema_version=SCHEMA_VERSION, parameters=parameters
-    )
-    tables = run_app(PROFILE, writer)
-    writer.finish()
-    return tables, read_ledger(path)
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, ReadLedger]:
+    return run_app(PROFILE, tmp_path_factory.mktemp("demo") / "ledger.jsonl")
 
 
-def checked(seen: tuple[Tables, Ledger], patch: pytest.MonkeyPatch, one: Break | None = None) -> list[Check]:
+def checked(
+    seen: tuple[Tables, ReadLedger], patch: pytest.MonkeyPatch, one: Break | None = None
+) -> list[Check]:
     """The demo's checks, with something broken."""
     tables, ledger = seen
     changed = tables if one is None else one.applied(tables)
@@ -110,25 +121,63 @@ def checked(seen: tuple[Tables, Ledger], patch: pytest.MonkeyPatch, one: Break |
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["alerts"]})
 
 
-def test_every_check_of_the_demo_holds(seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_check_of_the_demo_holds(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
     all_hold(checked(seen, monkeypatch))
 
 
-def test_the_demo_asks_for_every_scenario_of_the_generator() -> None:
-    assert sorted(SCENARIOS) == sorted(demo.SCENARIOS)
+def test_the_demo_sends_what_its_checks_ask_for() -> None:
+    run = DemoRun("localhost:9092", Path(), FraudSettings(), 60.0, 1_000, 7)
+    assert {*SCENARIOS, *REASONS.values()} <= FRAUDS.keys()
+    assert demo.generate(run)[-1] == "authorisations=fraud.authorisations"
+
+
+#: Field that is not sent → the checks that cannot hold then.
+TOLD_BY = {
+    "latitude": {"caught: impossible_travel", "told by IMPOSSIBLE_TRAVEL: impossible_travel"},
+    "device_id": {
+        "caught: device_ring",
+        "told by SHARED_DEVICE: device_ring",
+        "told by NEW_DEVICE: account_takeover",
+    },
+    "ip": {"told by NEW_ADDRESS: account_takeover"},
+}
+
+
+@pytest.mark.parametrize("field", TOLD_BY)
+def test_a_reason_is_not_told_without_the_field_that_it_goes_by(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = checked(run_app(PROFILE, tmp_path / "ledger.jsonl", field), monkeypatch)
+    assert {check.name for check in found if not check.holds} == TOLD_BY[field]
+
+
+def test_a_device_is_new_only_beside_another(
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of cards that were never online before the fraud, nothing is asked about devices."""
+    tables, ledger = seen
+    frauds = {name for truth in ledger.truths for name in truth.event_ids}
+    rows = [
+        row if row["transaction_id"] in frauds else {**row, "device_id": None}
+        for row in tables["transactions"]
+    ]
+    empty = {c.name for c in checked(({**tables, "transactions": rows}, ledger), monkeypatch) if c.is_empty}
+    assert empty == {"told by NEW_DEVICE: account_takeover"}
 
 
 def test_without_late_events_or_frauds_the_demo_says_that_it_compares_nothing(
-    seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables, ledger = seen
     few = msgspec.structs.replace(ledger, truths=[], faults=[f for f in ledger.faults if f.kind != "late"])
     empty = {c.name for c in checked(({**tables, "late": []}, few), monkeypatch) if c.is_empty}
-    assert empty == {_LATE, *(f"caught: {scenario}" for scenario in SCENARIOS)}
+    assert empty == {_LATE, *demo.SELDOM}
 
 
 def kind(name: str) -> Any:
-    return where(lambda row: row["kind"] == name, shifted("amount", 0.01))
+    return where(lambda row: row["kind"] == name, shifted("billing_amount", 0.01))
 
 
 def reason(name: str, change: Any) -> Any:
@@ -161,7 +210,7 @@ BREAKS = (
     *breaks(
         "sum of purchases, cents",
         a_cent_more={"transactions": kind("purchase")},
-        amounts_stuck={"transactions": stuck("amount")},
+        amounts_stuck={"transactions": stuck("billing_amount")},
     ),
     *breaks(
         "sum of refunds, cents",
@@ -206,6 +255,27 @@ BREAKS = (
     ),
     *breaks("labels sent = rows in labels", dropped={"labels": less}, doubled={"labels": doubled}),
     *breaks("no label twice", doubled={"labels": doubled}, stuck={"labels": stuck("label_id")}),
+    *breaks(
+        "authorisations sent = rows in authorisations",
+        dropped={"authorisations": less},
+        doubled={"authorisations": doubled},
+    ),
+    *breaks(
+        "no authorisation twice",
+        doubled={"authorisations": doubled},
+        stuck={"authorisations": stuck("authorisation_id")},
+    ),
+    *breaks("payments declined", taken_for_approved={"authorisations": stuck("status", "approved")}),
+    *(
+        one
+        for code, of in REASONS.items()
+        for one in breaks(
+            f"told by {code}: {of}",
+            alerts_dropped={"alerts": dropped},
+            alerts_of_other_transactions={"alerts": renamed("transaction_id")},
+            reasons_dropped={"alerts": stuck("reasons", [])},
+        )
+    ),
     *(
         one
         for scenario in SCENARIOS
@@ -221,12 +291,12 @@ BREAKS = (
 
 @pytest.mark.parametrize("one", BREAKS, ids=str)
 def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
-    one: Break, seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
+    one: Break, seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fails(checked(seen, monkeypatch, one), one.check)
 
 
 def test_every_check_is_listed_with_what_breaks_it(
-    seen: tuple[Tables, Ledger], monkeypatch: pytest.MonkeyPatch
+    seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_listed("`millrace demo fraud`", [check.name for check in checked(seen, monkeypatch)], BREAKS)

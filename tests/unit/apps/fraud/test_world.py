@@ -11,19 +11,19 @@ from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from millrace_apps.fraud.app import app
 from millrace_apps.fraud.contracts.events import Label, Transaction
-from millrace_apps.generators.payments import PaymentsProfile, simulate
+from millrace_apps.generators.fraud import FraudProfile, simulate
 from tests.cases import case_count
 from tests.unit.apps.fraud.cases import HOUR, SECOND, START_MS, authorisations
 from tests.unit.apps.fraud.chain import ALL
 
 #: Frauds and what is said of them come within minutes and hours, not days and weeks.
-PROFILE = PaymentsProfile(
+PROFILE = FraudProfile(
     seed=4, start_ms=START_MS, event_rate=0.4, cards=60, terminals=40, fraud_rate=20, fraud_scale=0.02,
     label_scale=0.002, events=3_000,
 )  # fmt: skip
 
 
-def world(profile: PaymentsProfile, hours: int) -> Iterator[Happened]:
+def world(profile: FraudProfile, hours: int) -> Iterator[Happened]:
     """What happens in so many hours; what is said of a transaction comes then, and has its time."""
     end = START_MS + hours * HOUR
     happened: list[Happened] = []
@@ -87,14 +87,12 @@ class AsItComes(FraudWorld):
     """Ordinary cards, whose transactions come out of order as the generator's do."""
 
     overrides = (f"features.entities={','.join(ALL)}",)
-    bound_ms = PaymentsProfile().disorder_ms
+    bound_ms = FraudProfile().disorder_ms
     per_key = False
 
     def world(self) -> Iterator[Happened]:
         return world(
-            PaymentsProfile(
-                seed=4, start_ms=START_MS, cards=1_000, terminals=200, event_rate=1.0, events=5_000
-            ),
+            FraudProfile(seed=4, start_ms=START_MS, cards=1_000, terminals=200, event_rate=1.0, events=5_000),
             1,
         )
 

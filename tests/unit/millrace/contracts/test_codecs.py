@@ -23,7 +23,8 @@ from millrace.contracts.registry import PACKAGES, ConfluentRegistry, Kind, Regis
 from millrace.contracts.wire import CodecError, frame, split_indexes, unframe, with_indexes
 from millrace.errors import UserError
 from millrace_apps.fraud.contracts.events import Alert, Control, Transaction
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.fraud import FraudProfile
+from tests.payments import transactions_of
 from tests.unit.millrace.contracts.cases import ORDERS, Order, order
 
 
@@ -151,7 +152,7 @@ def test_any_bytes_are_an_event_or_refused(kind: str, data: bytes) -> None:
 
 def test_plain_json_is_the_event_and_nothing_else() -> None:
     codec = JsonCodec(Transaction)
-    events = list(fraud_events(FraudProfile(seed=3, events=200)))
+    events = list(transactions_of(FraudProfile(seed=3, events=200)))
     for event in events:
         assert codec.encode(codec.decode(event.value)) == msgspec.json.encode(codec.decode(event.value))
     for broken, reason in ((b'{"a"', "malformed"), (b"{}", "schema"), (b"\xff", "malformed")):
@@ -294,7 +295,7 @@ def test_json_is_confluents_both_ways(client: Any) -> None:
     text = msgspec.json.encode(json_schema(Transaction)).decode()
     theirs = JSONSerializer(text, client, lambda event, _: plain(event))
     reader = JSONDeserializer(text, lambda values, _: msgspec.convert(values, Transaction), client)
-    for generated in list(fraud_events(FraudProfile(seed=3, events=20))):
+    for generated in list(transactions_of(FraudProfile(seed=3, events=20))):
         event = msgspec.json.decode(generated.value, type=Transaction)
         assert ours.decode(theirs(event, context())) == event
         assert reader(ours.encode(event), context()) == event

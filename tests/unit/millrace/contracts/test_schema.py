@@ -40,7 +40,8 @@ from millrace.host.spark_types import struct_type
 from millrace.runtime.apps import load_app
 from millrace_apps.fraud.contracts.control_events import ResetThreshold, SetThreshold
 from millrace_apps.fraud.contracts.events import Alert, Decision, Transaction
-from millrace_apps.generators.fraud import FraudProfile, fraud_events
+from millrace_apps.generators.fraud import FraudProfile
+from tests.payments import transactions_of
 from tests.unit.apps.fraud.cases import DAY, HOUR, driver, send, transaction
 from tests.unit.millrace.contracts.cases import ORDERS, Order
 
@@ -279,7 +280,7 @@ def test_a_moved_field_is_found_where_protobuf_is_used(tmp_path: Path) -> None:
 
 def test_what_the_fraud_app_puts_out_keeps_its_contracts() -> None:
     target = driver()
-    for generated in fraud_events(FraudProfile(seed=5, events=500, cards=20)):
+    for generated in transactions_of(FraudProfile(seed=5, events=500, cards=20)):
         send(target, msgspec.json.decode(generated.value, type=Transaction))
     # Ordinary purchases, and then one of another order.
     for number in range(30):

@@ -1,4 +1,4 @@
-"""The nine kinds of fraud of the payments domain, each held to its definition."""
+"""The ten kinds of fraud of the world of payments, each held to its definition."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from statistics import mean
 import msgspec
 import pytest
 
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.simulated import Simulated
-from millrace_apps.generators.payments import SCENARIOS, PaymentsProfile, Transaction, simulate
-from millrace_apps.generators.payments.frauds import FAR_KM, IMPOSSIBLE_KM_PER_HOUR
-from tests.unit.generators.payments_cases import (
+from millrace_apps.generators.fraud import SCENARIOS, FraudProfile, simulate
+from millrace_apps.generators.fraud.frauds import FAR_KM, IMPOSSIBLE_KM_PER_HOUR
+from tests.unit.generators.fraud_cases import (
     DAY_MS,
     HOUR_MS,
     PROFILE,
     Frauds,
+    euros,
     genuine_transactions,
     kilometres_between,
     simulated,
@@ -75,7 +77,7 @@ def test_a_high_amount_is_above_every_genuine_one(
     frauds: Frauds,
 ) -> None:
     for _, (purchase,) in frauds["high_amount"]:
-        assert 600 <= purchase.amount <= 1_500
+        assert 600 <= euros(purchase) <= 1_500
 
 
 def test_every_purchase_at_a_compromised_terminal_is_a_fraud(events: list[Simulated], frauds: Frauds) -> None:
@@ -110,7 +112,9 @@ def test_a_third_of_a_compromised_cards_purchases_are_raised_five_times(
         for member in members:
             before = calm[member.transaction_id]
             assert member.amount == pytest.approx(5 * before.amount)
-            assert member == msgspec.structs.replace(before, amount=member.amount)
+            assert euros(member) == pytest.approx(5 * euros(before))
+            own = {"amount": before.amount, "billing_amount": before.billing_amount}
+            assert msgspec.structs.replace(member, **own) == before
             raised += 1
     assert raised > 20
 
@@ -121,7 +125,7 @@ def test_card_testing_is_eight_small_purchases_within_half_a_minute(
     for _, members in frauds["card_testing"]:
         assert len(members) >= 8
         assert members[-1].event_time_ms - members[0].event_time_ms < 30_000
-        assert max(member.amount for member in members) <= 2.0
+        assert max(euros(member) for member in members) <= 2.0
         assert len({(member.terminal_id, member.device_id) for member in members}) == 1
 
 
@@ -132,7 +136,7 @@ def test_a_takeover_has_a_new_device_a_new_address_and_high_amounts(
     usual: defaultdict[str, list[float]] = defaultdict(list)
     for event in genuine:
         if event.kind == "purchase":
-            usual[event.card_id].append(event.amount)
+            usual[event.card_id].append(euros(event))
     known = {event.device_id for event in genuine} | {event.address_id for event in genuine}
     for truth, members in frauds["account_takeover"]:
         assert 2 <= len(members) <= 5
@@ -141,7 +145,7 @@ def test_a_takeover_has_a_new_device_a_new_address_and_high_amounts(
         assert not {truth.detail["device_id"], truth.detail["address_id"]} & known
         assert members[-1].event_time_ms - members[0].event_time_ms <= 90 * 60_000
         if len(usual[truth.entity]) >= 30:
-            assert min(member.amount for member in members) > 4.5 * mean(usual[truth.entity])
+            assert min(euros(member) for member in members) > 4.5 * mean(usual[truth.entity])
 
 
 def test_a_clone_is_used_where_the_card_cannot_be(events: list[Simulated], frauds: Frauds) -> None:
@@ -189,13 +193,13 @@ def test_a_small_purchase_is_followed_by_a_large_one_within_a_minute(
     frauds: Frauds,
 ) -> None:
     for _, (small, large) in frauds["small_then_large"]:
-        assert small.amount < 1.0
-        assert large.amount > 500.0
+        assert euros(small) < 1.0
+        assert euros(large) > 500.0
         assert 0 < large.event_time_ms - small.event_time_ms < 60_000
 
 
 def test_scaled_frauds_fit_into_a_short_run() -> None:
-    profile = PaymentsProfile(
+    profile = FraudProfile(
         seed=1,
         transactions=20_000,
         event_rate=200.0,
@@ -206,3 +210,19 @@ def test_scaled_frauds_fit_into_a_short_run() -> None:
     )
     kinds = Counter(truth.kind for event in simulate(profile) for truth in event.truths)
     assert set(SCENARIOS) <= set(kinds)
+
+
+def test_a_spree_is_many_high_purchases_at_usual_terminals_within_half_a_minute(frauds: Frauds) -> None:
+    at: defaultdict[str, set[str]] = defaultdict(set)
+    for event in genuine_transactions():
+        if event.channel == "terminal":
+            at[event.card_id].add(event.terminal_id)
+    for truth, members in frauds["spree"]:
+        assert {member.card_id for member in members} == {truth.entity}
+        assert 6 <= len(members) == truth.detail["events"] <= 10
+        times = [member.event_time_ms for member in members]
+        assert max(times) - min(times) <= 30_000
+        assert {member.channel for member in members} == {"terminal"}
+        amounts = [euros(member) for member in members]
+        assert max(amounts) <= 5 / 3 * min(amounts) + 0.05
+        assert len({member.terminal_id for member in members} & at[truth.entity]) > 0

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from heapq import heappush
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.engine.simulated import Truth
-from millrace_apps.generators.payments.events import Transaction
-from millrace_apps.generators.payments.names import scattered
-from millrace_apps.generators.payments.profile import SCENARIOS, PaymentsProfile
-from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, Watch, World, random_ip
+from millrace_apps.generators.fraud.names import scattered
+from millrace_apps.generators.fraud.profile import SCENARIOS, FraudProfile
+from millrace_apps.generators.fraud.world import NUMBERS, Card, Terminal, Watch, World, random_ip
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -75,20 +75,20 @@ class Scheme:
         run: Prefix that makes ids unique among runs.
     """
 
-    #: Its name in :data:`~millrace_apps.generators.payments.profile.SCENARIOS`.
+    #: Its name in :data:`~millrace_apps.generators.fraud.profile.SCENARIOS`.
     kind: ClassVar[str]
     #: Its share of all frauds begun.
     share: ClassVar[float]
 
-    def __init__(self, profile: PaymentsProfile, world: World, plans: Plans, run: str) -> None:
+    def __init__(self, profile: FraudProfile, world: World, plans: Plans, run: str) -> None:
         self.number = 1 + list(SCENARIOS).index(self.kind)
         self.planned = self.made = 0
         self._world, self._plans, self._run = world, plans, run
         self._scale = profile.fraud_scale
         self._chance = profile.fraud_rate * self.share / 1000
-        self.draw = substream(profile.seed, DOMAIN, self.kind, "what").random
-        self.draw_label = substream(profile.seed, DOMAIN, self.kind, "label").random
-        self.draw_when = substream(profile.seed, DOMAIN, self.kind, "when").random
+        self.draw = substream(profile.seed, NUMBERS, self.kind, "what").random
+        self.draw_label = substream(profile.seed, NUMBERS, self.kind, "label").random
+        self.draw_when = substream(profile.seed, NUMBERS, self.kind, "when").random
         self.next_slot: float = -1
         self.advance()
         self.cards = world.victims[self.number]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from millrace_apps.fraud.contracts.events import Channel, Kind, Transaction
 from millrace_apps.generators.engine.randomness import NORMAL, digest, substream
-from millrace_apps.generators.payments.events import Kind, Transaction
-from millrace_apps.generators.payments.names import ORDINARY, scattered
-from millrace_apps.generators.payments.profile import PaymentsProfile
-from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, World, distance_km
+from millrace_apps.generators.fraud.names import ORDINARY, scattered
+from millrace_apps.generators.fraud.profile import FraudProfile
+from millrace_apps.generators.fraud.world import NUMBERS, PLACES, Card, Terminal, World, distance_km
 
+HOUR_MS: Final = 3_600_000
 #: Purchases that are given back, of those at a card that owes no refund yet.
 _REFUNDED: Final = 0.012
 #: Chance that a card's next event is the refund that it is owed.
@@ -28,6 +31,7 @@ _NEW_DEVICE: Final = 0.004
 _MOBILE: Final = 0.3
 _ELSEWHERE: Final = 0.02
 _STEPS: Final = len(NORMAL)
+_OFFSETS_MIN: Final = tuple(place.offset_min for place in PLACES)
 _SIGMA: Final = 0.5
 #: Purchases are lognormal around the card's mean (mean 1, up to 5.6 times).
 FACTORS: Final = tuple(math.exp(_SIGMA * z - _SIGMA * _SIGMA / 2) for z in NORMAL)
@@ -57,11 +61,11 @@ class Life:
         world: Everybody.
     """
 
-    def __init__(self, profile: PaymentsProfile, world: World) -> None:
+    def __init__(self, profile: FraudProfile, world: World) -> None:
         self._world = world
         self._online = profile.online
         # Part of every id: runs with another seed or start must not look like repeats of this one.
-        self.run = digest(DOMAIN, profile.seed, profile.start_ms)[:10]
+        self.run = digest(NUMBERS, profile.seed, profile.start_ms)[:10]
         self._activity: list[float] = []
         total = 0.0
         for card in world.cards:
@@ -72,7 +76,7 @@ class Life:
         self._places = [number for number, here in enumerate(world.at_place) if here]
 
         def draws(purpose: str) -> Callable[[], float]:
-            return substream(profile.seed, DOMAIN, "life", purpose).random
+            return substream(profile.seed, NUMBERS, "life", purpose).random
 
         self._draw_card, self._draw_kind = draws("card"), draws("kind")
         self._draw_channel, self._draw_terminal = draws("channel"), draws("terminal")
@@ -162,26 +166,10 @@ class Life:
 
 def at_terminal(transaction_id: str, at_ms: int, card: Card, terminal: Terminal, cents: int) -> Transaction:
     """Return a purchase at a terminal."""
-    return Transaction(
-        transaction_id,
-        at_ms,
-        card.customer_id,
-        card.account.account_id,
-        card.card_id,
-        terminal.merchant.merchant_id,
-        terminal.terminal_id,
-        terminal.mcc,
-        "terminal",
-        terminal.country,
-        terminal.latitude,
-        terminal.longitude,
-        None,
-        None,
-        None,
-        cents / 100,
-        "EUR",
-        "purchase",
-    )
+    return _made(
+        transaction_id, at_ms, card, terminal, cents, "purchase", terminal.place, "terminal",
+        terminal.latitude, terminal.longitude,
+    )  # fmt: skip
 
 
 def online(
@@ -194,50 +182,87 @@ def online(
     ip: str,
     address: str,
 ) -> Transaction:
-    """Return an online purchase."""
-    return Transaction(
-        transaction_id,
-        at_ms,
-        card.customer_id,
-        card.account.account_id,
-        card.card_id,
-        shop.merchant.merchant_id,
-        shop.terminal_id,
-        shop.mcc,
-        "online",
-        shop.country,
-        None,
-        None,
-        device,
-        ip,
-        address,
-        cents / 100,
-        "EUR",
-        "purchase",
-    )
+    """Return an online purchase, by the clock of where the holder is."""
+    return _made(
+        transaction_id, at_ms, card, shop, cents, "purchase", card.place, "online", None, None,
+        device, ip, address,
+    )  # fmt: skip
 
 
 def moved(
     transaction_id: str, at_ms: int, card: Card, terminal: Terminal, cents: int, kind: Kind
 ) -> Transaction:
     """Return a refund or a top-up: booked from afar, so without position, device and address."""
+    return _made(transaction_id, at_ms, card, terminal, cents, kind, card.home, "online", None, None)
+
+
+def _made(
+    transaction_id: str,
+    at_ms: int,
+    card: Card,
+    terminal: Terminal,
+    cents: int,
+    kind: Kind,
+    place: int,
+    channel: Channel,
+    latitude: float | None,
+    longitude: float | None,
+    device: str | None = None,
+    ip: str | None = None,
+    address: str | None = None,
+) -> Transaction:
+    """Return a transaction of so many euro cents: in euros, or in what a shop abroad asks."""
+    billed, money = cents / 100, terminal.money
     return Transaction(
         transaction_id,
+        card.card_id,
+        terminal.terminal_id,
+        terminal.mcc,
+        terminal.country,
+        billed if money is None else max(round(cents / money.rate), 1) / 100,
+        "EUR" if money is None else money.currency,
+        kind,
         at_ms,
         card.customer_id,
         card.account.account_id,
-        card.card_id,
         terminal.merchant.merchant_id,
-        terminal.terminal_id,
-        terminal.mcc,
-        "online",
-        terminal.country,
-        None,
-        None,
-        None,
-        None,
-        None,
-        cents / 100,
-        "EUR",
-        kind,
+        channel,
+        latitude,
+        longitude,
+        device,
+        ip,
+        address,
+        _OFFSETS_MIN[place] + summer_min(at_ms // HOUR_MS),
+        card.home_country,
+        None if money is None else billed,
+        None if money is None else "EUR",
+        None if money is None else money.rate,
     )
+
+
+def billed_cents(event: Transaction) -> int:
+    """Return what a transaction comes to, euro cents."""
+    billed = event.billing_amount
+    return round((event.amount if billed is None else billed) * 100)
+
+
+@lru_cache(maxsize=16)
+def summer_min(hour: int) -> int:
+    """Return how far summer time is ahead in the euro area, minutes.
+
+    It begins and ends everywhere at once, at 01:00 UTC of the last Sundays of March and October.
+
+    Args:
+        hour: Hours since the epoch.
+
+    >>> from datetime import UTC, datetime
+    >>> hours = [int(datetime(2026, *at, tzinfo=UTC).timestamp()) // 3600 for at in ((3, 29, 0), (3, 29, 1))]
+    >>> [summer_min(hour) for hour in hours]
+    [0, 60]
+    """
+    at = datetime.fromtimestamp(hour * 3600, UTC)
+    begin, end = (
+        datetime.combine(last - timedelta(days=last.isoweekday() % 7), time(1), UTC)
+        for last in (date(at.year, 3, 31), date(at.year, 10, 31))
+    )
+    return 60 if begin <= at < end else 0

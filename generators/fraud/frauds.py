@@ -1,4 +1,4 @@
-"""The nine schemes: three of the Fraud Detection Handbook's, six known from practice."""
+"""The ten schemes: three of the Fraud Detection Handbook's, seven known from practice."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.simulated import Truth
-from millrace_apps.generators.payments.events import Transaction
-from millrace_apps.generators.payments.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme
-from millrace_apps.generators.payments.world import Card, Merchant, Terminal, Watch, distance_km
+from millrace_apps.generators.fraud.schemes import DAY_MS, HOUR_MS, MINUTE_MS, Scheme
+from millrace_apps.generators.fraud.world import Card, Merchant, Terminal, Watch, distance_km
 
 #: Cities that are farther apart are never one trip of an hour; those of one city are below 60 km.
 FAR_KM: Final = 500
@@ -22,7 +22,7 @@ class HighAmount(Scheme):
     """One online purchase above every genuine amount, with the holder's own device."""
 
     kind: ClassVar = "high_amount"
-    share: ClassVar = 0.15
+    share: ClassVar = 0.1
 
     def strike(self, now_ms: int) -> None:
         """Begin a fraud, if there is somebody to hit."""
@@ -80,7 +80,10 @@ class CompromisedCard(Scheme):
             return None, event
         watch.left -= 1
         raised = round(event.amount * 100) * self._FACTOR / 100
-        return watch.truth, msgspec.structs.replace(event, amount=raised)
+        billed = event.billing_amount
+        if billed is not None:
+            billed = round(billed * 100) * self._FACTOR / 100
+        return watch.truth, msgspec.structs.replace(event, amount=raised, billing_amount=billed)
 
 
 class CardTesting(Scheme):
@@ -237,7 +240,7 @@ class SmallThenLarge(Scheme):
     """A purchase below 1.00 and, within a minute, one above 500.00, as in Flink's walk-through."""
 
     kind: ClassVar = "small_then_large"
-    share: ClassVar = 0.15
+    share: ClassVar = 0.1
 
     def strike(self, now_ms: int) -> None:
         """Try a card out, then use it."""
@@ -250,6 +253,24 @@ class SmallThenLarge(Scheme):
             self._buy(later_ms, card, self._shop(), self._between(50_001, 90_000), own, truth)
 
 
+class Spree(Scheme):
+    """Six and more purchases of three to five times the mean within half a minute, where the holder shops."""
+
+    kind: ClassVar = "spree"
+    share: ClassVar = 0.1
+
+    def strike(self, now_ms: int) -> None:
+        """Spend what a stolen card gives."""
+        card = self._victim(now_ms)
+        if card is None:
+            return
+        times = self._times(now_ms, self._count(6, 10), round(self._between(8_000, 30_000)))
+        truth = self._truth(card.card_id, [card], len(times))
+        for at_ms in times:
+            terminal = card.usual[int(self.draw() * len(card.usual))]
+            self._buy(at_ms, card, terminal, card.mean * self._between(3, 5), None, truth)
+
+
 ALL: Final[tuple[type[Scheme], ...]] = (
     HighAmount,
     CompromisedTerminal,
@@ -260,6 +281,7 @@ ALL: Final[tuple[type[Scheme], ...]] = (
     DeviceRing,
     MerchantCompromise,
     SmallThenLarge,
+    Spree,
 )
 
 

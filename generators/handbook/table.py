@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import UserError
-from millrace_apps.generators.engine.profile import check
+from millrace_apps.generators.engine.profile import Profile, check
 from millrace_apps.generators.engine.randomness import digest
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -50,7 +50,6 @@ _DAY_S: Final = 86_400
 _NOON_S: Final = 43_200
 _SPREAD_S: Final = 20_000
 _SIDE: Final = 100.0
-_START: Final = datetime(2018, 4, 1, tzinfo=UTC)
 
 #: The published columns; times are UTC without a zone, as there.
 SCHEMA: Final = pa.schema(
@@ -69,31 +68,38 @@ SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HandbookProfile:
+class HandbookProfile(Profile):
     """What a table is made from; equal profiles give equal tables. The defaults are the published size.
 
     Attributes:
-        seed: Seed of all random numbers.
+        event_rate: Payments per second of event time as a pace for sending; what happens when is the table's.
+        start_ms: First day, midnight UTC.
         customers: Number of customers.
         terminals: Number of terminals.
         days: Length, days.
         radius: A customer pays at terminals nearer than this; the square's side is 100.
-        start: First day, midnight UTC.
     """
 
-    seed: int = 0
+    event_rate: float = 0.111
+    start_ms: int = 1_522_540_800_000
+    disorder_ms: int = 0
     customers: int = 5_000
     terminals: int = 10_000
     days: int = 183
     radius: float = 5.0
-    start: datetime = _START
 
     def __post_init__(self) -> None:
+        # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
+        super(HandbookProfile, self).__post_init__()
         check(1 <= self.customers <= 1_000_000, "customers is a count up to 1,000,000", self.customers)
         check(1 <= self.terminals <= 1_000_000, "terminals is a count up to 1,000,000", self.terminals)
         check(1 <= self.days <= 3_660, "days is a count between 1 and 3,660", self.days)
         check(0 < self.radius <= 142, "radius is above 0 and at most the square's diagonal", self.radius)
-        check(self.start.tzinfo is not None, "start is a time with its zone", self.start)
+
+    @property
+    def start(self) -> datetime:
+        """First day, midnight UTC."""
+        return datetime.fromtimestamp(self.start_ms / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +159,15 @@ def simulate_handbook(profile: HandbookProfile) -> Handbook:
     return Handbook(_table(profile, payments, fraud), (*terminals, *customers))
 
 
-def write_parquet(profile: HandbookProfile, path: Path) -> Handbook:
-    """Simulate a table and write its transactions to a Parquet file.
+def write_table(profile: HandbookProfile, path: Path) -> str:
+    """Simulate a table and write it to a Parquet file, with its labels.
 
     Args:
         profile: Its size and seed.
         path: File to write.
 
     Returns:
-        What was written.
+        What was written, for people.
 
     Raises:
         UserError: If the file cannot be written.
@@ -172,7 +178,12 @@ def write_parquet(profile: HandbookProfile, path: Path) -> Handbook:
             pq.write_table(made.transactions, file, compression="zstd")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    return made
+    rows = made.transactions.num_rows
+    return (
+        f"{rows:,} transactions\n"
+        f"  {made.frauds:,} frauds ({made.frauds / max(rows, 1):.2%}), column TX_FRAUD; "
+        f"{len(made.compromises):,} terminals and customers compromised"
+    )
 
 
 @dataclass(slots=True)

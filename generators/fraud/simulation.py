@@ -1,4 +1,4 @@
-"""Puts genuine life, frauds and labels into one stream in event time."""
+"""Puts genuine life, frauds, and what becomes known of them into one stream in event time."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from heapq import heappop
 from itertools import count, islice
 from typing import Final
 
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.engine.simulated import Simulated, Truth
-from millrace_apps.generators.payments.events import Transaction
-from millrace_apps.generators.payments.frauds import ALL
-from millrace_apps.generators.payments.labels import LABELLED_GENUINE, Labels
-from millrace_apps.generators.payments.ordinary import Life, Ordinary, at_terminal, online
-from millrace_apps.generators.payments.profile import PaymentsProfile
-from millrace_apps.generators.payments.rhythm import day_and_night
-from millrace_apps.generators.payments.schemes import Plans, Purchase, Scheme
-from millrace_apps.generators.payments.world import DOMAIN, Card, Terminal, World
+from millrace_apps.generators.fraud.authorisations import Authorisations
+from millrace_apps.generators.fraud.frauds import ALL
+from millrace_apps.generators.fraud.labels import LABELLED_GENUINE, Coming, Labels
+from millrace_apps.generators.fraud.ordinary import Life, Ordinary, at_terminal, online
+from millrace_apps.generators.fraud.profile import FraudProfile
+from millrace_apps.generators.fraud.rhythm import day_and_night
+from millrace_apps.generators.fraud.schemes import Plans, Purchase, Scheme
+from millrace_apps.generators.fraud.world import NUMBERS, Card, Terminal, World
 
 
-def simulate(profile: PaymentsProfile) -> Iterator[Simulated]:
-    """Yield transactions, one per slot of the event rate, and the labels as they become known.
+def simulate(profile: FraudProfile) -> Iterator[Simulated]:
+    """Yield transactions, one per slot of the event rate, and what becomes known of them when it does.
 
     Args:
         profile: What the streams are made from; equal profiles give equal events.
 
-    >>> first = next(simulate(PaymentsProfile(seed=7, cards=20, terminals=10)))
+    >>> first = next(simulate(FraudProfile(seed=7, cards=20, terminals=10)))
     >>> first.stream, first.event.kind, first.event_time_ms == first.event.event_time_ms
     ('transactions', 'top_up', True)
     """
@@ -47,20 +48,26 @@ class Simulation:
         profile: What the streams are made from.
     """
 
-    def __init__(self, profile: PaymentsProfile) -> None:
+    def __init__(self, profile: FraudProfile) -> None:
         self._profile = profile
         world = self._world = World(profile)
         self._life = Life(profile, world)
         self._plans = Plans()
-        self._labels = Labels(profile.label_scale)
+        self._coming = Coming()
+        self._labels = Labels(profile.label_scale, self._coming)
+        self._authorisations: Authorisations | None = None
+        if profile.authorised:
+            self._authorisations = Authorisations(
+                profile.seed, profile.authorised, profile.label_scale, self._coming
+            )
         self._schemes: list[Scheme] = [
             scheme(profile, world, self._plans, self._life.run)
             for scheme in ALL
             if scheme.kind in profile.kinds
         ]
-        self._draw_within = substream(profile.seed, DOMAIN, "life", "within").random
-        self._draw_chance = substream(profile.seed, DOMAIN, "label", "chance").random
-        self._draw_label = substream(profile.seed, DOMAIN, "label", "genuine").random
+        self._draw_within = substream(profile.seed, NUMBERS, "life", "within").random
+        self._draw_chance = substream(profile.seed, NUMBERS, "label", "chance").random
+        self._draw_label = substream(profile.seed, NUMBERS, "label", "genuine").random
         #: Frauds sent for which no genuine transaction has been left out yet.
         self._ahead = 0
 
@@ -68,7 +75,7 @@ class Simulation:
         """Return how much of everything that changes is held in memory."""
         places: list[Card | Terminal] = [*self._world.cards, *self._world.terminals]
         return {
-            "labels": len(self._labels),
+            "coming": len(self._coming),
             "plans": len(self._plans.waiting),
             "watches": sum(place.watch is not None for place in places),
             "devices": sum(len(card.devices) for card in self._world.cards),
@@ -77,6 +84,7 @@ class Simulation:
     def events(self) -> Iterator[Simulated]:
         """Yield all events, without end unless the profile says how many transactions."""
         profile, labels, waiting = self._profile, self._labels, self._plans.waiting
+        coming, authorisations = self._coming, self._authorisations
         step, chance_of, within = self._life.step, self._draw_chance, self._draw_within
         steady_ms, shaped = profile.slot_ms, day_and_night(profile.rhythm)
         last = None if profile.transactions is None else profile.transactions - 1
@@ -98,8 +106,8 @@ class Simulation:
                 if chance < LABELLED_GENUINE:
                     labels.genuine(made.event, chance, self._draw_label, known=False)
                 continue
-            if labels.next_ms <= at_ms:
-                yield from labels.until(at_ms)
+            if coming.next_ms <= at_ms:
+                yield from coming.until(at_ms)
             if made.card.watch is None and made.terminal.watch is None:
                 event, truths = made.event, _NOTHING
             else:
@@ -107,8 +115,10 @@ class Simulation:
             if chance < LABELLED_GENUINE:
                 known = not truths and event.kind == "purchase"
                 labels.genuine(event, chance, self._draw_label, known=known)
+            if authorisations is not None and event.kind == "purchase":
+                authorisations.tell(event)
             yield Simulated("transactions", event.card_id, event, at_ms, truths)
-        yield from labels.until(math.inf)
+        yield from coming.until(math.inf)
 
     def _next_strike(self) -> float:
         return min((scheme.next_slot for scheme in self._schemes), default=math.inf)
@@ -132,9 +142,11 @@ class Simulation:
                 return
             at_ms = heappop(waiting)[0]
             self._ahead += 1
-            yield from self._labels.until(at_ms)
+            yield from self._coming.until(at_ms)
             event = _bought(action, at_ms)
             self._labels.fraud(event, action.scheme.draw_label)
+            if self._authorisations is not None:
+                self._authorisations.tell(event)
             yield Simulated("transactions", event.card_id, event, at_ms, (action.truth,))
 
     def _may_be_left_out(self, made: Ordinary, at_ms: int) -> bool:

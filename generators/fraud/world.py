@@ -8,14 +8,15 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from millrace_apps.generators.engine.randomness import normal, substream
-from millrace_apps.generators.payments.names import ORDINARY, scattered
+from millrace_apps.generators.fraud.names import ORDINARY, scattered
 
 if TYPE_CHECKING:
+    from millrace_apps.fraud.contracts.events import Transaction
     from millrace_apps.generators.engine.simulated import Truth
-    from millrace_apps.generators.payments.events import Transaction
-    from millrace_apps.generators.payments.profile import PaymentsProfile
+    from millrace_apps.generators.fraud.profile import FraudProfile
 
-DOMAIN: Final = "payments"
+#: What the random numbers go by; not the domain's name, so that equal seeds make the same world as ever.
+NUMBERS: Final = "payments"
 
 #: Mean amount of a card's purchases: uniform between these, as in the Handbook, cents.
 _MEAN_CENTS: Final = (500, 10_000)
@@ -32,12 +33,27 @@ _VICTIM_CLASSES: Final = 12
 
 
 class Place(NamedTuple):
-    """A city with its weight, degrees north and degrees east."""
+    """A city with its weight, degrees north and degrees east, and how far its winter time is ahead of UTC."""
 
     country: str
     weight: int
     latitude: float
     longitude: float
+    offset_min: int = 60
+
+
+class Money(NamedTuple):
+    """What a shop abroad asks for.
+
+    Attributes:
+        country: Where it is.
+        currency: Its currency.
+        rate: Euros that one unit of it is billed at; steady, since the world is none of exchanges.
+    """
+
+    country: str
+    currency: str
+    rate: float
 
 
 #: Large cities of the euro area, weighted by the rough size of their countries' card markets.
@@ -58,11 +74,19 @@ PLACES: Final = (
     Place("NL", 6, 52.37, 4.90),  # Amsterdam
     Place("BE", 4, 50.85, 4.35),  # Brussels
     Place("AT", 4, 48.21, 16.37),  # Vienna
-    Place("PT", 3, 38.72, -9.14),  # Lisbon
-    Place("GR", 3, 37.98, 23.73),  # Athens
-    Place("FI", 2, 60.17, 24.94),  # Helsinki
-    Place("IE", 3, 53.35, -6.26),  # Dublin
+    Place("PT", 3, 38.72, -9.14, 0),  # Lisbon
+    Place("GR", 3, 37.98, 23.73, 120),  # Athens
+    Place("FI", 2, 60.17, 24.94, 120),  # Helsinki
+    Place("IE", 3, 53.35, -6.26, 0),  # Dublin
 )
+#: Web shops outside of the euro area, and their share of all.
+ABROAD: Final = (
+    Money("GB", "GBP", 1.15),
+    Money("US", "USD", 0.92),
+    Money("CH", "CHF", 1.05),
+    Money("SE", "SEK", 0.088),
+)
+_ABROAD_SHARE: Final = 0.15
 #: Merchant category codes (ISO 18245) with their rough share.
 _TERMINAL_MCCS: Final = (
     ("5411", 22),  # groceries
@@ -128,9 +152,22 @@ class Watch:
 
 
 class Terminal:
-    """Where a purchase takes place; a web shop's checkout has no position (``place`` is -1)."""
+    """Where a purchase takes place; a web shop's checkout has no position (``place`` is -1).
 
-    __slots__ = ("country", "latitude", "longitude", "mcc", "merchant", "place", "terminal_id", "watch")
+    ``money`` is what is asked for there; None: euros.
+    """
+
+    __slots__ = (
+        "country",
+        "latitude",
+        "longitude",
+        "mcc",
+        "merchant",
+        "money",
+        "place",
+        "terminal_id",
+        "watch",
+    )
 
     def __init__(self, terminal_id: str, merchant: Merchant, country: str, place: int) -> None:
         self.terminal_id = terminal_id
@@ -140,6 +177,7 @@ class Terminal:
         self.place = place
         self.latitude: float | None = None
         self.longitude: float | None = None
+        self.money: Money | None = None
         self.watch: Watch | None = None
 
 
@@ -174,6 +212,7 @@ class Card:
         "customer_id",
         "devices",
         "home",
+        "home_country",
         "ip",
         "mean",
         "mobile_ip",
@@ -191,6 +230,7 @@ class Card:
         self.customer_id = customer_id
         self.account = account
         self.home = self.place = home
+        self.home_country = PLACES[home].country
         self.address_id = ""
         self.ip = self.mobile_ip = ""
         self.devices: list[str] = []
@@ -212,7 +252,7 @@ class World:
         profile: Seed and sizes.
     """
 
-    def __init__(self, profile: PaymentsProfile) -> None:
+    def __init__(self, profile: FraudProfile) -> None:
         self._seed = profile.seed
         self.merchants: list[Merchant] = []
         self.shops: list[Terminal] = []
@@ -232,7 +272,7 @@ class World:
 
     def numbers(self, *purpose: str) -> Random:
         """Return the random numbers for one purpose of the world."""
-        return substream(self._seed, DOMAIN, "world", *purpose)
+        return substream(self._seed, NUMBERS, "world", *purpose)
 
     def _merchant(self, mccs: tuple[tuple[str, int], ...], uniform: float) -> Merchant:
         merchant = Merchant(f"merchant-{len(self.merchants):06d}", mccs[_pick(mccs, uniform)][0])
@@ -240,11 +280,14 @@ class World:
         return merchant
 
     def _make_shops(self, count: int) -> None:
-        numbers = self.numbers("shops")
+        numbers, abroad = self.numbers("shops"), self.numbers("abroad")
         for number in range(count):
             merchant = self._merchant(_SHOP_MCCS, numbers.random())
             place = _pick_place(numbers.random())
             shop = Terminal(f"term-{number:06d}", merchant, PLACES[place].country, -1)
+            if (chance := abroad.random() / _ABROAD_SHARE) < 1:
+                shop.money = ABROAD[int(chance * len(ABROAD))]
+                shop.country = shop.money.country
             merchant.terminals.append(shop)
             self.shops.append(shop)
 

@@ -1,4 +1,4 @@
-"""The parameters of the payments domain."""
+"""The parameters of the world of payments, and the words for its frauds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ SCENARIOS: Final = {
     "device_ring": "cards of several holders used from one device, to one address, in turn",
     "merchant_compromise": "cards seen at one merchant misused elsewhere, days later",
     "small_then_large": "a purchase below 1.00, soon followed by one above 500.00",
+    "spree": "six and more high purchases at the card's usual terminals within half a minute",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PaymentsProfile(Profile):
-    """What streams of transactions and labels are made from.
+class FraudProfile(Profile):
+    """What the streams of transactions, labels and authorisations are made from.
 
-    ``events`` counts transactions and labels together.
+    ``events`` counts the events of all streams together.
 
     Attributes:
         cards: Number of cards.
@@ -38,7 +39,9 @@ class PaymentsProfile(Profile):
         scenarios: Kinds of fraud that occur: names with commas between them, or all. A kind that is
             left out changes nothing about the others.
         fraud_scale: Factor on the durations of frauds; below 1 for short runs.
-        label_scale: Factor on the delays of labels; below 1 for short runs.
+        label_scale: Factor on the delays of labels and of what is paid; below 1 for short runs, 0: there are
+            no labels.
+        authorised: Share of purchases of which authorisations tell what became of them, 0 to 1.
         transactions: So many transactions, then only their labels until the last is known; without it, no
             end.
     """
@@ -52,11 +55,12 @@ class PaymentsProfile(Profile):
     scenarios: str = "all"
     fraud_scale: float = 1.0
     label_scale: float = 1.0
+    authorised: float = 0.0
     transactions: int | None = None
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.
-        super(PaymentsProfile, self).__post_init__()
+        super(FraudProfile, self).__post_init__()
         check(1 <= self.cards <= 10_000_000, "cards is a count between 1 and 10,000,000", self.cards)
         check(10 <= self.terminals <= 1_000_000, "terminals is a count from 10 to 1,000,000", self.terminals)
         check(0 <= self.card_skew <= 5, "card skew is an exponent between 0 and 5", self.card_skew)
@@ -65,7 +69,8 @@ class PaymentsProfile(Profile):
         rate = self.fraud_rate
         check(0 <= rate <= 100, "fraud rate is 0 to 100 frauds per 1,000 transactions", rate)
         check(0 < self.fraud_scale <= 10, "fraud scale is above 0 and at most 10", self.fraud_scale)
-        check(0 < self.label_scale <= 10, "label scale is above 0 and at most 10", self.label_scale)
+        check(0 <= self.label_scale <= 10, "label scale is 0 (no labels) to 10", self.label_scale)
+        check(0 <= self.authorised <= 1, "authorised is a share between 0 and 1", self.authorised)
         count = self.transactions
         check(count is None or count >= 0, "transactions is a count", count)
         for name in self.kinds:

@@ -1,4 +1,4 @@
-"""A payments run that the tests of the domain share, simulated once."""
+"""A run of the world of payments that the tests of the domain share, simulated once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.generators.engine.simulated import Simulated, Truth
-from millrace_apps.generators.payments import PaymentsProfile, Transaction, simulate
+from millrace_apps.generators.fraud import FraudProfile, simulate
 
 #: Kind → its frauds with their transactions.
 Frauds: TypeAlias = dict[str, list[tuple[Truth, list[Transaction]]]]
@@ -20,7 +21,7 @@ Frauds: TypeAlias = dict[str, list[tuple[Truth, list[Transaction]]]]
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 #: 300 cards for 17 days of event time, about six transactions a day each; many frauds, three times as quick.
-PROFILE = PaymentsProfile(
+PROFILE = FraudProfile(
     seed=7,
     transactions=30_000,
     event_rate=0.02,
@@ -30,6 +31,11 @@ PROFILE = PaymentsProfile(
     fraud_scale=0.3,
     label_scale=0.2,
 )
+
+
+def euros(event: Transaction) -> float:
+    """Return what a transaction comes to, whatever it was asked for in."""
+    return event.amount if event.billing_amount is None else event.billing_amount
 
 
 def as_bytes(event: Simulated) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from millrace_apps.fraud.contracts.events import Label, LabelSource, Transaction
 from millrace_apps.generators.engine.randomness import normal
 from millrace_apps.generators.engine.simulated import Simulated, Truth
-from millrace_apps.generators.payments.events import Label, LabelSource
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
@@ -24,26 +24,6 @@ DISPUTE_OF_GENUINE: Final = 0.0004
 #: Feedback that is wrong; all of it is corrected later. Wrong disputes: only some are.
 WRONG_FEEDBACK: Final = 0.04
 CORRECTED_DISPUTES: Final = 0.7
-
-
-class Labelled(Protocol):
-    """A transaction, as far as a label speaks of it."""
-
-    @property
-    def transaction_id(self) -> str:
-        """Its identity."""
-
-    @property
-    def event_time_ms(self) -> int:
-        """When it happened, UTC milliseconds."""
-
-    @property
-    def card_id(self) -> str:
-        """Its card."""
-
-    @property
-    def terminal_id(self) -> str:
-        """Its terminal."""
 
 
 class Delay(NamedTuple):
@@ -75,25 +55,46 @@ CHARGEBACK: Final = Delay(21 * _DAY_MS, 0.6, 2 * _DAY_MS, 120 * _DAY_MS)
 CORRECTION: Final = Delay(6 * _DAY_MS, 0.6, 1 * _HOUR_MS, 60 * _DAY_MS)
 
 
-class Labels:
-    """The labels that will become known.
+class Coming:
+    """What will become known of transactions: the events of other streams that wait for their time.
 
-    Holds those that become known later than now: at most half a year's worth, by the longest delays.
-
-    Args:
-        scale: Factor on all delays.
+    Holds at most half a year's worth, by the longest delays of labels.
     """
 
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
+    def __init__(self) -> None:
         self._waiting: list[tuple[int, str, Simulated]] = []
-        #: When the next label becomes known, event time, ms; infinity if none waits.
+        #: When the next becomes known, event time, ms; infinity if none waits.
         self.next_ms: float = math.inf
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def fraud(self, event: Labelled, draw: Callable[[], float]) -> None:
+    def add(self, event_id: str, event: Simulated) -> None:
+        """Let an event wait; of two at one time the one with the lower identity comes first."""
+        heappush(self._waiting, (event.event_time_ms, event_id, event))
+        self.next_ms = self._waiting[0][0]
+
+    def until(self, at_ms: float) -> Iterator[Simulated]:
+        """Yield what becomes known up to an event time, in its order."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= at_ms:
+            event = heappop(waiting)[2]
+            self.next_ms = waiting[0][0] if waiting else math.inf
+            yield event
+
+
+class Labels:
+    """The labels that will become known.
+
+    Args:
+        scale: Factor on all delays; 0: none is told.
+        coming: Where they wait.
+    """
+
+    def __init__(self, scale: float, coming: Coming) -> None:
+        self._scale, self._coming = scale, coming
+
+    def fraud(self, event: Transaction, draw: Callable[[], float]) -> None:
         """Plan what becomes known about a fraud; takes four random numbers."""
         outcome, delay, wrong, correction = draw(), draw(), draw(), draw()
         if outcome < FEEDBACK_OF_FRAUDS:
@@ -102,7 +103,7 @@ class Labels:
             at_ms = event.event_time_ms + CHARGEBACK.at(delay, self._scale)
             self._add(event, at_ms, True, "chargeback", None)
 
-    def genuine(self, event: Labelled, chance: float, draw: Callable[[], float], *, known: bool) -> None:
+    def genuine(self, event: Transaction, chance: float, draw: Callable[[], float], *, known: bool) -> None:
         """Plan what becomes known about a genuine purchase; takes three random numbers.
 
         Args:
@@ -123,7 +124,7 @@ class Labels:
             self._correct(event, at_ms, False, correction, truth)
 
     def _feedback(
-        self, event: Labelled, is_fraud: bool, delay: float, wrong: float, correction: float
+        self, event: Transaction, is_fraud: bool, delay: float, wrong: float, correction: float
     ) -> None:
         at_ms = event.event_time_ms + FEEDBACK.at(delay, self._scale)
         if wrong >= WRONG_FEEDBACK:
@@ -133,12 +134,12 @@ class Labels:
         self._correct(event, at_ms, is_fraud, correction, truth)
 
     def _correct(
-        self, event: Labelled, wrong_ms: int, is_fraud: bool, uniform: float, truth: Truth | None
+        self, event: Transaction, wrong_ms: int, is_fraud: bool, uniform: float, truth: Truth | None
     ) -> None:
         self._add(event, wrong_ms + CORRECTION.at(uniform, self._scale), is_fraud, "correction", truth)
 
     def _add(
-        self, event: Labelled, at_ms: int, is_fraud: bool, source: LabelSource, truth: Truth | None
+        self, event: Transaction, at_ms: int, is_fraud: bool, source: LabelSource, truth: Truth | None
     ) -> Truth | None:
         first = f"{event.transaction_id}-l1"
         is_second = source == "correction"
@@ -153,27 +154,17 @@ class Labels:
             source,
             first if is_second else None,
         )
-        truths = () if truth is None else (truth,)
-        heappush(
-            self._waiting, (at_ms, label.label_id, Simulated("labels", event.card_id, label, at_ms, truths))
-        )
-        self.next_ms = self._waiting[0][0]
+        if self._scale:
+            truths = () if truth is None else (truth,)
+            self._coming.add(label.label_id, Simulated("labels", event.card_id, label, at_ms, truths))
         return truth
-
-    def until(self, at_ms: float) -> Iterator[Simulated]:
-        """Yield the labels that become known up to an event time, in their order."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= at_ms:
-            label = heappop(waiting)[2]
-            self.next_ms = waiting[0][0] if waiting else math.inf
-            yield label
 
 
 #: Chance that anything becomes known about a genuine purchase.
 LABELLED_GENUINE: Final = FEEDBACK_OF_GENUINE + DISPUTE_OF_GENUINE
 
 
-def _wrong(event: Labelled, corrected: bool) -> Truth:
+def _wrong(event: Transaction, corrected: bool) -> Truth:
     return Truth(
         truth_id=f"{event.transaction_id}-wrong",
         kind="wrong_label",
