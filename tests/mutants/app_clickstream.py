@@ -8,6 +8,8 @@ from tests.mutants.mutant import Mutant
 
 _APP: Final = "apps/clickstream"
 _TESTS: Final = "tests/unit/apps/clickstream"
+_COUNTERS: Final = f"{_TESTS}/test_counters.py"
+_BY_TIME: Final = f"{_TESTS}/test_attributed_by_time.py"
 _IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
@@ -184,19 +186,107 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: all touches of a shared browser are of whoever buys",
-        f"{_APP}/state/known.py",
-        "        return [(at, by) for at, by, name in self._all_touches() if (name or whose(at)) == owner]\n",
-        "        return [(at, by) for at, by, _ in self._all_touches()]\n",
+        f"{_APP}/state/touches.py",
+        "        return valid.get(owner, [])\n",
+        "        return [(at, by) for at, by, _ in known.all_touches() if at <= at_ms]\n",
         "touches are split as accounts are",
         (_CHANNELS,),
     ),
     Mutant(
         "clickstream: who has lost a touch to another is not told",
         f"{_APP}/processes/visitor_identity.py",
-        "            self._touched_again(brought, user, known, ctx)\n",
-        "            pass\n",
+        "            if user == owner or told != before.get(user, []):\n",
+        "            if user == owner:\n",
         "touches are split as accounts are",
         (_CHANNELS,),
+    ),
+    Mutant(
+        "clickstream: who made an order is whoever is known to be there when it is settled",
+        f"{_APP}/processes/visitor_identity.py",
+        "            owner = named or owner_by(known, order.at_ms)\n",
+        "            owner = named or known.user_id or NOBODY\n",
+        "an order is attributed by the logins up to it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: a landing of before a login is the account's from the landing on",
+        f"{_APP}/state/touches.py",
+        "            since, owner = claim\n",
+        "            since, owner = at, claim[1]\n",
+        "an order is attributed by the logins up to it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: persons do not look since when a touch is known to be theirs",
+        f"{_APP}/state/profiles.py",
+        "        return max(self.at_ms, self.from_ms) <= at_ms and",
+        "        return self.at_ms <= at_ms and",
+        "an order is attributed by the logins up to it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: a browser that is another's takes its touches back from orders of before",
+        f"{_APP}/processes/persons.py",
+        "                if event.passed:\n",
+        "                if False:\n",
+        "an order is attributed by the logins up to it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: orders of a browser that is forgotten are not attributed",
+        f"{_APP}/processes/visitor_identity.py",
+        "            self._place(None, known, ctx)\n",
+        "            pass\n",
+        "every order is attributed",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: who withdraws consent had not made the orders of before",
+        f"{_APP}/processes/visitor_identity.py",
+        "        self._place(ctx.event_time, known, ctx)",
+        "        pass",
+        "an order is attributed by the logins up to it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: landings after an order in time push out those before it",
+        f"{_APP}/state/known.py",
+        "        if over > MOST_TOUCHES or len(kept) > _MOST_UNSETTLED:\n",
+        "        if len(kept) > MOST_TOUCHES:\n",
+        "an order is attributed by what was before it",
+        (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: what comes late for a pane that was set aside takes its place",
+        f"{_APP}/processes/counters.py",
+        "                    pane = sums_of([self._read(size, start, past[start]), pane])\n",
+        "                    pass\n",
+        "boards are sums of what was counted",
+        (_COUNTERS,),
+    ),
+    Mutant(
+        "clickstream: windows do not see panes that were set aside",
+        f"{_APP}/processes/counters.py",
+        "        return sums_of([*older, *panes_between(",
+        "        return sums_of([*panes_between(",
+        "boards are sums of what was counted",
+        (_COUNTERS,),
+    ),
+    Mutant(
+        "clickstream: panes that were set aside stay for ever",
+        f"{_APP}/processes/counters.py",
+        "            for start in [start for start in past if start < before - length]:\n",
+        "            for start in list[int]():\n",
+        "state of shards is bounded",
+        (_COUNTERS,),
+    ),
+    Mutant(
+        "clickstream: a window ends only where something is that is counted in",
+        f"{_APP}/processes/counters.py",
+        '            ("1h", {*self.fives, *self.past_fives}, 5),\n',
+        '            ("1h", {*self.fives}, 5),\n',
+        "boards are told when their window ends",
+        (_COUNTERS,),
     ),
     Mutant(
         "clickstream: of an order the telling holds that came first",
@@ -372,8 +462,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: what was done before a login stays with the browser, too",
         f"{_APP}/processes/visitor_identity.py",
-        "        known.part, known.carts = None, []\n\n    def _own_again",
-        "        known.carts = []\n\n    def _own_again",
+        "        known.part, known.carts = None, []\n\n    def _place",
+        "        known.carts = []\n\n    def _place",
         "what was done before a login is one account's",
         (_IDENTITY,),
     ),

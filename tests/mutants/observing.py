@@ -22,6 +22,22 @@ _LOGS: Final = (
 
 MUTANTS: Final = (
     Mutant(
+        "dashboard: tables of dead letters are told by their names",
+        "shared/millrace/dashboard/declared.py",
+        "    return [name for name in there if name in declared]\n",
+        "    return [name for name in there if output in name]\n",
+        "dead letters are counted over the tables that the app declares",
+        (_OVERVIEW,),
+    ),
+    Mutant(
+        "dashboard: dead letters are those of the last process alone",
+        "shared/millrace/dashboard/declared.py",
+        '        if full.rpartition(".")[2] == output\n',
+        "        if full == output\n",
+        "dead letters are counted over the tables that the app declares",
+        (_OVERVIEW,),
+    ),
+    Mutant(
         "history: half a line is taken for one",
         f"{_IN}/history.py",
         'whole = data[: data.rfind(b"\\n") + 1]',

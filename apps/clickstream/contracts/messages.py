@@ -194,6 +194,8 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
         last_ms: When that was for the last time.
         last: By what.
         marketing: Whether something may be offered.
+        apart: By what it came is told apart (:class:`Ordered`).
+        decided: What the browser tells of its touches is all that counts of them.
     """
 
     person: str
@@ -209,6 +211,36 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
     last_ms: int = 0
     last: str = ""
     marketing: bool = False
+    apart: bool = False
+    decided: bool = False
+
+
+class Ordered(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="does-order"):
+    """An order, when all is known that its browser can say of who made it: it is to be attributed.
+
+    Attributes:
+        person: Who was there, by the logins up to the order.
+        at_ms: When, UTC ms.
+        cause: The click.
+        visitor: The browser.
+        order_id: The order.
+        cents: Its value.
+        first_ms: When whoever was there had first been brought to this browser.
+        first: By what; empty for nothing.
+        last_ms: When that was for the last time.
+        last: By what.
+    """
+
+    person: str
+    at_ms: int
+    cause: str
+    visitor: str
+    order_id: str
+    cents: int
+    first_ms: int = 0
+    first: str = ""
+    last_ms: int = 0
+    last: str = ""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="browser-linked"):
@@ -225,6 +257,9 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
         touches: When (UTC ms) and by what the account came in this browser, in order of time; in their place
             an earlier version told the first and the last one.
         revision: Of several the highest says what holds; 0: of an earlier version.
+        spans: Of each touch since when it is known to be the account's, and until when (UTC ms; 0: for good);
+            empty: each since it was.
+        past: The browser is somebody else's by now.
     """
 
     person: str
@@ -236,6 +271,8 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
     last: str = ""
     touches: list[tuple[int, str]] = []
     revision: int = 0
+    spans: list[tuple[int, int]] = []
+    past: bool = False
 
 
 class Absorb(msgspec.Struct, frozen=True, gc=False, tag="browser-absorbed"):
@@ -300,12 +337,14 @@ class Unlink(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="bro
         at_ms: When, UTC ms.
         visitor: The browser.
         forgotten: Nothing may be known of it any more, nor that it was this person's.
+        passed: It is somebody else's, and tells itself until when its touches were this person's.
     """
 
     person: str
     at_ms: int
     visitor: str
     forgotten: bool = False
+    passed: bool = False
 
 
 class Details(msgspec.Struct, frozen=True, gc=False, tag="account"):
@@ -626,7 +665,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False):
 ToShard = ItemCount | VisitCount
 ToCart = CartChange | CartOwner | EraseCart
 ToBrowsers = Link | Unlink | Absorb | Absorbed | Marked
-ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
+ToPerson = Activity | Purchase | Ordered | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBack
 
 #: There is one shop: all its visits are one key's.

@@ -23,6 +23,10 @@ _HOUR: Final = 60
 SPANS: Final[dict[str, tuple[int, int]]] = {"5m": (5, 1), "1h": (60, 5), "24h": (1440, 60)}
 #: So many items of each shard and board are told: as many as a board has places.
 PLACES: Final = 10
+#: Length of a pane (minutes) → how long after its begin it is one of those that are counted in, minutes.
+_HOT: Final = {1: 2, 5: 10}
+#: So many items of an older pane stand in one part.
+_PART: Final = 64
 #: What fewer browsers have searched for in an hour is not told.
 LEAST_SEARCHING: Final = 3
 
@@ -35,8 +39,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     """What a shard has counted, by the start of panes (minutes since the epoch).
 
     Attributes:
-        minutes: Panes of a minute, for the last minutes.
-        fives: Panes of five minutes, for the last hour.
+        minutes: Panes of a minute that are counted in now; what is older stands beside (:class:`Counted`).
+        fives: So of five minutes.
         hours: Begins of the panes of an hour, for the last day; what is in them stands beside
             (:class:`Counted`). An earlier version had it here.
         categories: As an earlier version had them: category of each item that is counted.
@@ -46,6 +50,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
         added: Hour → item → how often it was put into a cart, for the last day.
         searched: Five minutes → what was searched for → how often, and digests of three of the browsers that
             did, for the last hour.
+        past_minutes: Begins of the panes of a minute that stand beside → in how many parts.
+        past_fives: Those of five minutes.
     """
 
     minutes: dict[int, Pane] = msgspec.field(default_factory=dict)
@@ -57,6 +63,8 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     visits: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
     added: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     searched: dict[int, dict[str, Numbers]] = msgspec.field(default_factory=dict)
+    past_minutes: dict[int, int] = msgspec.field(default_factory=dict)
+    past_fives: dict[int, int] = msgspec.field(default_factory=dict)
 
     def visit(self, told: VisitCount) -> None:
         """Add a visit that is over."""
@@ -69,7 +77,12 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     def next_end(self, after: int) -> int | None:
         """Return the next minute at which a window with something in it ends, or something can be dropped."""
         ends = []
-        for span, panes, size in (("5m", self.minutes, 1), ("1h", self.fives, 5), ("24h", self.hours, 60)):
+        kept = (
+            ("5m", {*self.minutes, *self.past_minutes}, 1),
+            ("1h", {*self.fives, *self.past_fives}, 5),
+            ("24h", {*self.hours}, _HOUR),
+        )
+        for span, panes, size in kept:
             end = next_end(panes, size, *SPANS[span], after)
             if end is not None:
                 ends.append(end)
@@ -85,7 +98,7 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     def empty(self) -> bool:
         """Whether nothing is kept."""
         kept = (self.minutes, self.fives, self.hours, self.there, self.now, self.visits, self.added)
-        return not any(kept) and not self.searched
+        return not any((*kept, self.searched, self.past_minutes, self.past_fives))
 
 
 class Kept(Protocol):
@@ -111,10 +124,12 @@ class Counted:
         shard: The rest of it; what an earlier version kept in it is moved.
         by_hour: Begin of an hour (minutes since the epoch) and item → its numbers in that hour.
         categories: Category of each item that is counted.
+        past: Length and begin of a pane (minutes), and a number → a part of the pane: of those in which only
+            what comes late is counted.
     """
 
-    def __init__(self, shard: Shard, by_hour: Kept, categories: Kept) -> None:
-        self.shard, self._by_hour, self.categories = shard, by_hour, categories
+    def __init__(self, shard: Shard, by_hour: Kept, categories: Kept, past: Kept) -> None:
+        self.shard, self._by_hour, self.categories, self._past = shard, by_hour, categories, past
         if shard.categories or any(shard.hours.values()):
             for item, category in shard.categories.items():
                 categories.put(item, category)
@@ -174,8 +189,43 @@ class Counted:
                     for place, number in enumerate(sums):
                         own[place] += number
             return found
-        panes, size = (self.shard.minutes, 1) if span == "5m" else (self.shard.fives, 5)
-        return sums_of(panes_between(panes, end - length, end, size))
+        size = 1 if span == "5m" else 5
+        panes, past = self._panes(size)
+        older = [self._read(size, start, past[start]) for start in past if end - length <= start < end]
+        return sums_of([*older, *panes_between(panes, end - length, end, size)])
+
+    def _panes(self, size: int) -> tuple[dict[int, Pane], dict[int, int]]:
+        shard = self.shard
+        return (shard.minutes, shard.past_minutes) if size == 1 else (shard.fives, shard.past_fives)
+
+    def _read(self, size: int, start: int, parts: int) -> Pane:
+        found: Pane = {}
+        for number in range(parts):
+            found |= self._past.get(f"{size}:{start}:{number}") or {}
+        return found
+
+    def set_aside(self, end: int) -> None:
+        """Let panes in which only late events are counted from a minute on stand beside the rest.
+
+        Args:
+            end: Minute since the epoch.
+        """
+        for size, kept in _HOT.items():
+            panes, past = self._panes(size)
+            for start in [start for start in panes if start < end - kept]:
+                pane = panes.pop(start)
+                if start in past:  # something came late for it
+                    pane = sums_of([self._read(size, start, past[start]), pane])
+                    self._remove(size, start, past.pop(start))
+                items = sorted(pane)
+                past[start] = parts = -(-len(items) // _PART)
+                for number in range(parts):
+                    part = {item: pane[item] for item in items[number * _PART : (number + 1) * _PART]}
+                    self._past.put(f"{size}:{start}:{number}", part)
+
+    def _remove(self, size: int, start: int, parts: int) -> None:
+        for number in range(parts):
+            self._past.remove(f"{size}:{start}:{number}")
 
     def forget(self, before: int) -> None:
         """Drop the panes that no window after a minute needs."""
@@ -186,6 +236,10 @@ class Counted:
         )  # fmt: skip
         for panes, length in kept:
             forget_panes(panes, before - length)
+        for size, length in ((1, 5), (5, 60)):
+            past = self._panes(size)[1]
+            for start in [start for start in past if start < before - length]:
+                self._remove(size, start, past.pop(start))
         for told in (shard.there, shard.now, shard.visits):
             forget_panes(told, before - _HOUR)
         if hours - set(shard.hours):

@@ -19,6 +19,7 @@ from millrace_apps.clickstream.contracts.messages import (
     Link,
     Marked,
     MarketingConsent,
+    Ordered,
     OrderPlaced,
     Purchase,
     Shopping,
@@ -36,6 +37,7 @@ from millrace_apps.clickstream.state.suppression import SUPPRESSED, Suppressed, 
 
 _BOUGHT: Final = "person"
 _STALE: Final = "stale"
+_PASSED: Final = "passed"
 #: So many carts of a person are remembered, to be forgotten with it.
 _CARTS: Final = 10
 #: What was done before logins is told apart for so many browsers of a person.
@@ -104,17 +106,25 @@ class Persons(PersonWays):
                 ctx.emit(_done(event, person))
         elif isinstance(event, Purchase):
             self._purchase(event, person, ctx)
+        elif isinstance(event, Ordered):
+            self._ordered(_waiting(event), person, ctx)
+            self.person.value = person
         elif isinstance(event, ErasePerson):
             self._erase(event, person, ctx)
         else:
             if isinstance(event, Link):
-                if event.visitor not in person.visitors:  # who is linked has been told
-                    self._tell(event.visitor, "", person, ctx)
-                person.visitors.setdefault(event.visitor, event.at_ms)
+                if not event.past:
+                    if event.visitor not in person.visitors:  # who is linked has been told
+                        self._tell(event.visitor, "", person, ctx)
+                    person.visitors.setdefault(event.visitor, event.at_ms)
                 person.touched(event)
             elif isinstance(event, Unlink):
-                for kept in (person.visitors, person.firsts, person.lasts, person.touched_by):
-                    kept.pop(event.visitor, None)
+                person.visitors.pop(event.visitor, None)
+                if event.passed:
+                    ctx.timers.at(max(ctx.event_time, ctx.timers.pending(_PASSED) or 0), _PASSED)
+                else:
+                    for kept in (person.firsts, person.lasts, person.touched_by):
+                        kept.pop(event.visitor, None)
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
                 if self._merges_caps:
@@ -145,10 +155,14 @@ class Persons(PersonWays):
                 self._write(person, ctx, at_once=True)
                 self.person.value = person
             return
+        if timer.name == _PASSED:
+            person.passed(timer.at)
+            self.person.value = person
+            return
         while person.purchases and person.purchases[0].at_ms <= timer.at:
             bought = person.purchases.pop(0)
             first, last = person.attribution(bought, self._look_back_ms)
-            ctx.output(self.placed, OrderPlaced(bought.order_id, timer.at, bought.cents, first, last))
+            ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
         if person.purchases:
             ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
         if _nobody(ctx.key) and not person.viewed and not person.purchases:
@@ -160,9 +174,15 @@ class Persons(PersonWays):
         """Return what is later than any purchase or row that waits."""
         return latest + self._profile_every_ms + 60_000
 
-    def _purchase(self, event: Purchase, person: Person, ctx: Context) -> None:
-        insort(person.purchases, event, key=lambda p: (p.at_ms, p.cause))
+    @staticmethod
+    def _ordered(order: Purchase, person: Person, ctx: Context) -> None:
+        """Let an order wait until the watermark has passed it: all touches before it are known then."""
+        insort(person.purchases, order, key=lambda p: (p.at_ms, p.cause))
         ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
+
+    def _purchase(self, event: Purchase, person: Person, ctx: Context) -> None:
+        if not event.apart:
+            self._ordered(event, person, ctx)
         _remember(person, event.cart_id)
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
         allowed = not person.register.no_profile(event.at_ms)
@@ -255,7 +275,7 @@ class Persons(PersonWays):
         """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
         if isinstance(event, Link):
             ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms))
-        elif isinstance(event, Purchase):
+        elif isinstance(event, Ordered) or (isinstance(event, Purchase) and not event.apart):
             ctx.output(self.placed, OrderPlaced(event.order_id, event.at_ms, event.cents, "", ""))
 
     def _no_profile(self, person: Person, ctx: Context) -> None:
@@ -276,14 +296,22 @@ class Persons(PersonWays):
                 ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
         self._no_ways(event.at_ms, person.register, ctx)
         self.person.clear()
-        ctx.timers.delete(_BOUGHT)
-        ctx.timers.delete(_STALE)
+        for name in (_BOUGHT, _STALE, _PASSED):
+            ctx.timers.delete(name)
         ctx.emit(event)
 
 
 def _nobody(key: str) -> bool:
     """Return whether a person is a browser that nobody is known by."""
     return key.startswith("v:")
+
+
+def _waiting(event: Ordered) -> Purchase:
+    """Return an order as it waits to be attributed."""
+    return Purchase(
+        event.person, event.at_ms, event.cause, event.visitor, event.order_id, "", event.cents, 0,
+        event.first_ms, event.first, event.last_ms, event.last, decided=True,
+    )  # fmt: skip
 
 
 def _remember(person: Person, cart: str) -> None:

@@ -38,6 +38,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
     # Of many items and a day: a batch writes the parts that it counts in.
     by_hour = map_state(str, list[int], ttl=days(7), paged=True)
     categories = map_state(str, str, ttl=days(7), paged=True)
+    past = map_state(str, dict[str, list[int]], ttl=days(7), paged=True)
     items = side_output(ItemFeatures)
 
     def __init__(self, lateness_ms: int = 60 * MINUTE_MS) -> None:
@@ -48,7 +49,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         shard = self.shard.value
         if shard is None:
             shard = Shard()
-        counted = Counted(shard, self.by_hour, self.categories)
+        counted = Counted(shard, self.by_hour, self.categories, self.past)
         if isinstance(event, VisitCount):
             shard.visit(event)
         else:
@@ -76,7 +77,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         shard = self.shard.value
         if shard is None:
             return
-        counted = Counted(shard, self.by_hour, self.categories)
+        counted = Counted(shard, self.by_hour, self.categories, self.past)
         end = (timer.at + 1) // MINUTE_MS
         if end * MINUTE_MS == timer.at + 1:
             for told in tell(counted, ctx.key, end):
@@ -84,6 +85,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             for row in item_features(counted, end):
                 ctx.output(self.items, row)
         counted.forget(end - self._lateness_ms // MINUTE_MS)
+        counted.set_aside(end)
         later = shard.next_end(end)
         if later is None:
             if shard.empty:

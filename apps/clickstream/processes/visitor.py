@@ -26,6 +26,7 @@ from millrace_apps.clickstream.processes.visitor_told import VisitorTold
 from millrace_apps.clickstream.processes.visitor_tracked import TrackedSessions
 from millrace_apps.clickstream.state.known import (
     MINUTE_MS,
+    SETTLED,
     TICK,
     Known,
     VisitorRules,
@@ -191,6 +192,12 @@ class Visitors(VisitorTold):
         """Close what has ended; forget repeats that cannot come any more."""
         known = self.known.value
         if known is None:
+            return
+        if timer.name == SETTLED:
+            self._place(timer.at, known, ctx)
+            if known.held:
+                ctx.timers.at(known.held[0].at_ms, SETTLED)
+            self.known.value = known
             return
         rules = self._rules
         for session in known.book.expire(timer.at, rules.sessions, rules.session_lateness_ms):

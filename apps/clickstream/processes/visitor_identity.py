@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -28,6 +28,7 @@ from millrace_apps.clickstream.contracts.messages import (
     Link,
     Looked,
     MarketingConsent,
+    Ordered,
     Unlink,
 )
 from millrace_apps.clickstream.contracts.rows import Erased, Identity, OwnerChange, digest_of
@@ -44,11 +45,12 @@ from millrace_apps.clickstream.state.consent import (
     names,
     order_of,
 )
-from millrace_apps.clickstream.state.known import TICK, Known
+from millrace_apps.clickstream.state.known import SETTLED, TICK, Known
 from millrace_apps.clickstream.state.marks import Owned
 from millrace_apps.clickstream.state.ownership import NOBODY, Ownership
 from millrace_apps.clickstream.state.sessions import Session
 from millrace_apps.clickstream.state.suppression import Suppressed, is_suppressed
+from millrace_apps.clickstream.state.touches import Told, brought_by, owner_by, touches_told
 
 #: So many accounts that a browser was lately known to be of are remembered.
 _OWNERS: Final = 4
@@ -60,42 +62,51 @@ class VisitorIdentity(VisitorSessions):
     def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
         """Take down who is there; return whose the click is, ``None``: nobody's who is known."""
         at, user = ctx.event_time, event.user_id
-        touched = campaign is not None
-        if campaign is not None:
-            known.touch(campaign, at)
         logout = event.event_type == "logout" and self._rules.shared == "split"
         # A logout counts where nobody is known, too: the login before it may come after it.
-        if (user or logout) and may_stitch(known.allowed(at)):
-            if user:
-                touched |= self._seen(at, user, event.event_id, known, ctx)
-            if logout:
-                self._seen(at + 1, NOBODY, event.event_id, known, ctx)
-            owner: str | None = user or self._owner_at(at, known)
-        else:
-            owner = self._owner_at(at, known)
-        if touched and owner is not None:
-            self._link(owner, at, known.touches_of(owner, self._whose(known)), known, ctx)
+        seen = bool(user or logout) and may_stitch(known.allowed(at))
+        touched = campaign is not None
+        before = self._touches(known, ctx) if touched or seen else {}
+        if campaign is not None:
+            known.touch(campaign, at, ctx.watermark)
+        news = touched
+        if seen and user:
+            news |= (touched := self._seen(at, user, event.event_id, known, ctx) or touched)
+        if seen and logout:
+            news |= self._seen(at + 1, NOBODY, event.event_id, known, ctx)
+        owner = (user if seen else None) or self._there(at, known)
+        if news:
+            self._link_again(before, owner if touched else None, known, ctx)
         return owner
 
-    def _link(
-        self, owner: str, at_ms: int, touches: list[tuple[int, str]], known: Known, ctx: Context
+    def _touches(self, known: Known, ctx: Context) -> dict[str, list[Told]]:
+        return touches_told(known, self._rules.shared, ctx.watermark)
+
+    def _link_again(
+        self, before: dict[str, list[Told]], owner: str | None, known: Known, ctx: Context
     ) -> None:
+        """Tell the accounts by what they came here where that is other than it was, and one in any case."""
+        after = self._touches(known, ctx)
+        for user in sorted({*before, *after, *((owner,) if owner else ())}):
+            told = after.get(user, [])
+            if user == owner or told != before.get(user, []):
+                self._link(user, told, known, ctx)
+
+    def _link(self, owner: str, told: list[Told], known: Known, ctx: Context) -> None:
         """Tell an account that the browser is its, and by what it came there."""
         known.touch_revision += 1
-        ctx.emit(Link(f"u:{owner}", at_ms, ctx.key, touches=touches, revision=known.touch_revision))
+        touches = [(at, by) for at, by, _, _ in told]
+        spans = [(0 if since == at else since, until) for at, _, since, until in told]
+        there = known.ownership
+        past = self._rules.shared == "last" and there is not None and there.latest != owner
+        link = Link(
+            f"u:{owner}", ctx.event_time, ctx.key, touches=touches, revision=known.touch_revision,
+            spans=spans if any(map(any, spans)) else [], past=past,
+        )  # fmt: skip
+        ctx.emit(link)
 
-    def _brought(
-        self, owner: str | None, at_ms: int, known: Known
-    ) -> tuple[tuple[int, str], tuple[int, str]]:
-        """Return the first and the last touch before a moment (UTC ms) of who is there: when, and by what."""
-        touches = [one for one in known.touches_of(owner, self._whose(known)) if one[0] <= at_ms]
-        return (touches[0], touches[-1]) if touches else ((0, ""), (0, ""))
-
-    def _whose(self, known: Known) -> Callable[[int], str | None]:
-        return lambda at_ms: self._owner_at(at_ms, known)
-
-    def _owner_at(self, at_ms: int, known: Known) -> str | None:
-        """Return whose an event of a moment (UTC ms) is that names nobody."""
+    def _there(self, at_ms: int, known: Known) -> str | None:
+        """Return whose what is done at a moment (UTC ms) is where it names nobody, as far as is known."""
         there = known.ownership
         if there is None:
             return known.user_id
@@ -116,7 +127,6 @@ class VisitorIdentity(VisitorSessions):
             name = known.user_id or NOBODY
             known.ownership = Ownership(name, latest=name)
         there, before, was = known.ownership, known.ownership.runs(), known.user_id
-        brought = known.owned_touches(self._whose(known))
         if not there.see(at_ms, user, ctx.watermark):
             return False
         known.user_id = (there.latest if self._rules.shared == "last" else there.now) or None
@@ -129,23 +139,11 @@ class VisitorIdentity(VisitorSessions):
             if was is not None:
                 known.owners = [*(name for name in known.owners if name != was), was][-_OWNERS:]
         if self._rules.shared == "last" and was is not None and known.user_id != was:
-            ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key))
-        if self._rules.shared == "split":
-            self._touched_again(brought, user, known, ctx)
+            ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key, passed=True))
         if user:
             self._absorb(user, known, ctx)
         self._own_again(known, ctx)
         return True
-
-    def _touched_again(
-        self, before: dict[str, list[tuple[int, str]]], user: str, known: Known, ctx: Context
-    ) -> None:
-        """Tell other accounts that a touch was theirs, or was not."""
-        after = known.owned_touches(self._whose(known))
-        for owner in sorted({*before, *after} - {user}):
-            touches = after.get(owner, [])
-            if touches != before.get(owner, []):
-                self._link(owner, ctx.event_time, touches, known, ctx)
 
     def _absorb(self, user: str, known: Known, ctx: Context) -> None:
         """Let what was done while nobody was known be an account's."""
@@ -156,6 +154,21 @@ class VisitorIdentity(VisitorSessions):
             ctx.emit(Absorb(person, at, browser, known.part, known.carts))
             ctx.emit(Absorbed(f"v:{browser}", at, person))
         known.part, known.carts = None, []
+
+    def _place(self, until_ms: int | None, known: Known, ctx: Context) -> None:
+        """Tell of orders up to a moment (UTC ms; None: of all) who made them, and by what these came here."""
+        shared = self._rules.shared
+        while known.held and (until_ms is None or known.held[0].at_ms <= until_ms):
+            order = known.held.pop(0)
+            named = order.user_id if may_stitch(known.allowed(order.at_ms)) else ""
+            owner = named or owner_by(known, order.at_ms)
+            touches = brought_by(known, owner, order.at_ms, shared)
+            first, last = (touches[0], touches[-1]) if touches else ((0, ""), (0, ""))
+            told = Ordered(
+                self.person(owner or None, ctx.key), order.at_ms, order.cause, ctx.key, order.order_id,
+                order.cents, *first, *last,
+            )  # fmt: skip
+            ctx.emit(told)
 
     def _own_again(self, known: Known, ctx: Context) -> None:
         """Write the sessions again that are another's now."""
@@ -261,6 +274,7 @@ class VisitorIdentity(VisitorSessions):
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
+        self._place(ctx.event_time, known, ctx)  # who made orders of before is not known any more afterwards
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         self._forget_visit(cause, ctx)
         marked = self._marks.owned(known, str(ctx.key)) if self._marks else {}
@@ -315,6 +329,8 @@ class VisitorIdentity(VisitorSessions):
             self._identity(known, known.user_id, ctx, deleted=True)
         for user in sorted(self._users_of(known)):
             ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
+        if known is not None:
+            self._place(None, known, ctx)
         if known is not None and self._marks:
             marked, known.marks = self._marks.owned(known, str(subject)), []
             users = {f"u:{user}" for user in self._users_of(known)}
@@ -322,6 +338,7 @@ class VisitorIdentity(VisitorSessions):
         self.known.clear()
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
+        ctx.timers.delete(SETTLED)
         if subject.startswith("c:"):
             ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))
         else:

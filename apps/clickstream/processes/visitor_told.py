@@ -22,7 +22,15 @@ from millrace_apps.clickstream.processes.funnels import step_of
 from millrace_apps.clickstream.processes.visitor_identity import VisitorIdentity
 from millrace_apps.clickstream.state.activity_counts import ActivityCounts, ActivityKind
 from millrace_apps.clickstream.state.consent import may_offer, may_stitch
-from millrace_apps.clickstream.state.known import MINUTE_MS, NOW_MINUTES, Bought, Known, newly_covered
+from millrace_apps.clickstream.state.known import (
+    MINUTE_MS,
+    NOW_MINUTES,
+    SETTLED,
+    Bought,
+    Held,
+    Known,
+    newly_covered,
+)
 
 #: What of a browser's clicks profiles and offers look at.
 _ACTIVITIES: Final[dict[str, ActivityKind]] = {
@@ -164,20 +172,25 @@ class VisitorTold(VisitorIdentity):
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, "", bought))
         # By position: names take longer to be matched, and most events come through here.
         if kind == "purchase":
-            first, last = self._brought(owner, at, known)
             ctx.emit(
-                Purchase(person, at, cause, visitor, order, cart, cents, quantity, *first, *last, marketing)
+                Purchase(
+                    person, at, cause, visitor, order, cart, cents, quantity, marketing=marketing, apart=True
+                )
             )
+            # By what it came is told once no login in time can be before it.
+            known.held = [one for one in known.held if one.order_id != order]
+            insort(known.held, Held(at, cause, order, event.user_id or "", cents))
+            ctx.timers.bring_forward(known.held[0].at_ms, SETTLED)
             if owner is None and may_stitch(consent) and marketing:
                 self._part(known).bought(order, at, cents)
         elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
-            done = Activity(
+            act = Activity(
                 person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
                 event.category or "", event.device, step, cart, cents, quantity, marketing,
             )  # fmt: skip
-            ctx.emit(done)
+            ctx.emit(act)
             if owner is None:
-                self._part(known).observe(done.kind, at, done.subject, done.category, cents)
+                self._part(known).observe(act.kind, at, act.subject, act.category, cents)
 
     def _mark(self, event: Click, known: Known, ctx: Context, *, buys: bool) -> None:
         """Take down which step of persons' funnels a click is, where it may be known of whom."""

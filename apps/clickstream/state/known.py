@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, Literal
 
 import msgspec
@@ -24,6 +25,8 @@ from millrace_apps.clickstream.state.sessions import Session, SessionBook
 MINUTE_MS: Final = 60_000
 #: The one timer of a browser.
 TICK: Final = "tick"
+#: But for that at which it is settled who made an order.
+SETTLED: Final = "settled"
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
 NOW_MINUTES: Final = 5
@@ -31,6 +34,8 @@ NOW_MINUTES: Final = 5
 MOST_ORDERS: Final = 16
 #: So many landings of a browser are known: the first of each account, and the last ones.
 MOST_TOUCHES: Final = 12
+#: And so many landings before which an order in time may still come.
+_MOST_UNSETTLED: Final = 64
 #: What the hold-out of offers is dealt by, and its share of the persons.
 OFFERS: Final = "offers"
 HOLDOUT: Final = 0.2
@@ -96,6 +101,24 @@ class Bought(msgspec.Struct, array_like=True, frozen=True, gc=False):
     lines: list[tuple[str, str, int, int]] = []
 
 
+class Held(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
+    """An order of which it is not settled who made it, and what brought them.
+
+    Attributes:
+        at_ms: When, UTC ms.
+        cause: The click.
+        order_id: The order.
+        user_id: Who is named; empty for nobody.
+        cents: Its value.
+    """
+
+    at_ms: int
+    cause: str
+    order_id: str
+    user_id: str
+    cents: int
+
+
 class Known(msgspec.Struct, array_like=True, gc=False):
     """What is kept of a browser.
 
@@ -128,6 +151,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             that was may still change.
         marks_from: Marks up to here are not kept any more, UTC ms.
         mark_revision: Grows whenever somebody is told of marks.
+        held: Orders of which it is not settled who made them, in order of time.
     """
 
     consent: int = 0
@@ -154,6 +178,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     marks: list[tuple[int, str, str]] = msgspec.field(default_factory=list)
     marks_from: int = 0
     mark_revision: int = 0
+    held: list[Held] = msgspec.field(default_factory=list)
 
     def buys(self, order_id: str, told: Bought) -> tuple[bool, Bought | None]:
         """Take down what an event tells of an order.
@@ -206,7 +231,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         # What nobody did is of whoever is there next, who may still come before who is known.
         self.touches = [
             (at, by, name or (there.settled_owner(at, settled) if at <= settled else ""))
-            for at, by, name in self._all_touches()
+            for at, by, name in self.all_touches()
         ]
         if marked is not None:
             marked(settled)
@@ -218,38 +243,29 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         """Tell whether an event in time may still say that somebody else was there before the last one."""
         return self.ownership is not None and self.ownership.unsettled(watermark_ms)
 
-    def touch(self, campaign: str, at_ms: int) -> None:
-        """Take down a landing that a campaign brought, whosever it is."""
-        kept = self._all_touches()
+    def touch(self, campaign: str, at_ms: int, settled_ms: int | None = None) -> None:
+        """Take down a landing that a campaign brought, whosever it is.
+
+        Args:
+            campaign: The campaign.
+            at_ms: When, UTC ms.
+            settled_ms: No order up to here can come any more, UTC ms; None: none at all.
+        """
+        kept = self.all_touches()
         touched = (at_ms, campaign, "")
         if any(one[:2] == touched[:2] for one in kept):
             return
         insort(kept, touched)
-        if len(kept) > MOST_TOUCHES:
+        # Of what an order may still stand before none is too many.
+        over = len(kept) if settled_ms is None else bisect_right(kept, settled_ms, key=itemgetter(0))
+        if over > MOST_TOUCHES or len(kept) > _MOST_UNSETTLED:
             # The first of each account is its first touch for ever.
             first = {owner: place for place, (_, _, owner) in reversed(list(enumerate(kept)))}
             later = [place for place, (_, _, owner) in enumerate(kept) if first[owner] != place]
             del kept[later[0] if later else 0]
 
-    def touches_of(self, owner: str | None, whose: Callable[[int], str | None]) -> list[tuple[int, str]]:
-        """Return when (UTC ms) and by what somebody was brought, in order of time.
-
-        Args:
-            owner: The account; ``None``: what nobody's is.
-            whose: Whose an event of a moment is that names nobody.
-        """
-        return [(at, by) for at, by, name in self._all_touches() if (name or whose(at)) == owner]
-
-    def owned_touches(self, whose: Callable[[int], str | None]) -> dict[str, list[tuple[int, str]]]:
-        """Return the touches of all accounts."""
-        found: dict[str, list[tuple[int, str]]] = {}
-        for at, by, name in self._all_touches():
-            owner = name or whose(at)
-            if owner is not None:
-                found.setdefault(owner, []).append((at, by))
-        return found
-
-    def _all_touches(self) -> list[tuple[int, str, str]]:
+    def all_touches(self) -> list[tuple[int, str, str]]:
+        """Return when (UTC ms) and by what it was brought, and the account where that is settled."""
         if not self.touches and self.last:  # an earlier version kept the first and the last one
             known = {(self.first_ms, self.first, ""), (self.last_ms, self.last, "")}
             self.touches, self.first, self.last = sorted(known), "", ""

@@ -26,10 +26,18 @@ class Touch(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     Attributes:
         at_ms: When, ms.
         label: Source, medium and campaign.
+        from_ms: Since when it is known to be the person's, ms; 0: since it was.
+        until_ms: Until when, ms; 0: for good.
     """
 
     at_ms: int
     label: str
+    from_ms: int = 0
+    until_ms: int = 0
+
+    def counts(self, at_ms: int) -> bool:
+        """Tell whether it was, and was known to be the person's, at a moment, UTC ms."""
+        return max(self.at_ms, self.from_ms) <= at_ms and (not self.until_ms or at_ms < self.until_ms)
 
 
 class Person(Counted, msgspec.Struct, array_like=True, gc=False):
@@ -106,11 +114,12 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         if link.revision:
             if link.revision > self.touched_by.get(link.visitor, 0):
                 self.touched_by[link.visitor] = link.revision
-                told = [Touch(*one) for one in link.touches]
+                spans = link.spans or [(0, 0)] * len(link.touches)
+                told = [Touch(*one, *span) for one, span in zip(link.touches, spans, strict=True)]
                 self.firsts.pop(link.visitor, None)
                 if told:
                     self.firsts[link.visitor] = told[0]
-                self.lasts[link.visitor] = told[-_LASTS:]
+                self.lasts[link.visitor] = told
             return
         if link.first:
             first = Touch(link.first_ms, link.first)
@@ -131,17 +140,31 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
             look_back_ms: A last touch so long before it has not brought it, ms. The first one is by what the
                 person became known, however long ago.
         """
-        firsts = dict(self.firsts)
-        lasts = [touch for own in self.lasts.values() for touch in own]
-        itself = purchase.visitor not in self.touched_by  # or it has told of all its touches
-        if purchase.first and itself:
-            firsts[f"{purchase.visitor} itself"] = Touch(purchase.first_ms, purchase.first)
-        if purchase.last and itself:
-            lasts.append(Touch(purchase.last_ms, purchase.last))
-        at = purchase.at_ms
-        first = min((t for t in firsts.values() if t.at_ms <= at), default=None)
-        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)
+        at, own = purchase.at_ms, purchase.visitor
+        touches = [
+            touch
+            for visitor in {*self.firsts, *self.lasts} - ({own} if purchase.decided else set())
+            for touch in (*self.lasts.get(visitor, ()), self.firsts.get(visitor))
+            if touch is not None and touch.counts(at)
+        ]
+        if purchase.decided or own not in self.touched_by:  # or it has told of all its touches
+            told = ((purchase.first_ms, purchase.first), (purchase.last_ms, purchase.last))
+            touches += [Touch(*one) for one in told if one[1] and one[0] <= at]
+        first = min(touches, default=None)
+        last = max((t for t in touches if at - look_back_ms < t.at_ms), default=None)
         return (first.label if first else ""), (last.label if last else "")
+
+    def passed(self, until_ms: int) -> None:
+        """Forget touches that were the person's until a moment (UTC ms): of orders by then all is known."""
+        for visitor, own in list(self.lasts.items()):
+            kept = [touch for touch in own if not touch.until_ms or touch.until_ms > until_ms]
+            if len(kept) == len(own):
+                continue
+            self.firsts.pop(visitor, None)
+            if kept:
+                self.lasts[visitor], self.firsts[visitor] = kept, kept[0]
+            else:
+                del self.lasts[visitor]
 
     def features(self, now_ms: int) -> dict[str, int]:
         """Return what rules of offers may ask about a person.

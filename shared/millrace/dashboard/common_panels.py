@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from millrace.dashboard.broker import BrokerAway
 from millrace.dashboard.data import AppData
+from millrace.dashboard.declared import DEAD_LETTERS, LATE, tables_of
 from millrace.dashboard.page import Panel
 from millrace.dashboard.progress import Progress, lag
 from millrace.dashboard.replaying import REPLAY
@@ -111,18 +112,16 @@ def _lag(data: AppData, progress: Progress) -> Number:
 
 
 def dead_letters(data: AppData) -> View | None:
-    """Return dead letters by reason."""
+    """Return dead letters by reason, over the tables of all processes, and what came late to each."""
     reasons: Counter[str] = Counter()
-    # An app of several processes may have a table for each.
-    for name in data.table_names():
-        table = data.table(name) if "dead_letters" in name else None
-        if table is not None:
+    for name in tables_of(data, DEAD_LETTERS):
+        if (table := data.table(name)) is not None:
             counts: Counter[str] = table.fold("reasons", ["reason"], Counter, _add_reasons)
             reasons += counts
-    late = data.table("late")
     bars = [Bar(str(reason), count, tone="warn") for reason, count in reasons.most_common(12)]
-    if late is not None and late.rows:
-        bars.append(Bar("late (table late)", late.rows))
+    for name in tables_of(data, LATE):
+        if (late := data.table(name)) is not None and late.rows:
+            bars.append(Bar(f"late (table {name})", late.rows))
     return Bars(bars=tuple(bars)) if bars else None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from millrace.dashboard.common_panels import dead_letters, models
+from millrace.dashboard.declared import DEAD_LETTERS, tables_of, topology_of
 from millrace.dashboard.flow import flow_of
 from millrace.dashboard.making import Versions, view_or_note
 from millrace.dashboard.views import (
@@ -242,19 +243,13 @@ def _megabytes(count: int | None) -> float | None:
 
 
 def _dead_rows(data: AppData) -> int:
-    tables = (data.table(name) for name in data.table_names() if name.startswith("dead_letters"))
+    tables = (data.table(name) for name in tables_of(data, DEAD_LETTERS))
     return sum(table.rows for table in tables if table is not None)
 
 
 def _flow(data: AppData, status: JobStatus) -> View | None:
-    from millrace.runtime.plans import kept_links, settled
-
-    def make() -> Any:
-        return data.app.topology(settled(data.app, data.settings, root=data.root))
-
-    links = kept_links(data.root)
     try:
-        topology = data.once("topology", (tuple(links or ()), id(data.settings)), make)
+        topology = topology_of(data)
     except UserError as error:
         return Note(redact_text(str(error)), tone="warn")
     rows = {name: table.rows for name in data.table_names() if (table := data.table(name)) is not None}

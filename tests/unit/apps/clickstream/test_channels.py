@@ -31,6 +31,7 @@ from millrace_apps.clickstream.processes.visitor import Visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state.known import MOST_TOUCHES, Known, VisitorRules
 from millrace_apps.clickstream.state.profiles import Person, Touch
+from millrace_apps.clickstream.state.touches import brought_by, touches_told
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,
@@ -305,8 +306,13 @@ def test_touches_that_an_earlier_version_kept_count() -> None:
     known = Known(first="mail / email / (none)", first_ms=5, last="google / cpc / (none)", last_ms=9)
     known.touch("bing / cpc / (none)", 12)
     touches = [(5, "mail / email / (none)"), (9, "google / cpc / (none)"), (12, "bing / cpc / (none)")]
-    assert known.touches_of(None, lambda _: None) == touches
-    assert known.owned_touches(lambda _: "u1") == {"u1": touches}
+    assert brought_by(known, "", 99, "split") == touches
+    known.user_id = "u1"
+    for shared in ("split", "last"):
+        told = touches_told(known, shared, 0)
+        assert told == {"u1": [(at, by, at, 0) for at, by in touches]}
+        assert brought_by(known, "u1", 9, shared) == touches[:2]
+        assert brought_by(known, "", 99, shared) == []
 
 
 def test_touches_are_bounded_and_the_first_of_each_account_stays() -> None:

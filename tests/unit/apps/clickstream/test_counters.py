@@ -33,7 +33,7 @@ def told(item: str, minute: int, pieces: int = 1, cents: int = 0, what: Any = "v
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_are_sums_of_what_was_counted_and_nothing_else_stays(seed: int) -> None:
     draws, shard, hours, kinds = random.Random(seed), Shard(), Map(), Map()
-    counted, all_ = Counted(shard, hours, kinds), []
+    counted, all_ = Counted(shard, hours, kinds, Map()), []
     for _ in range(400):
         one = told(
             f"i{draws.randrange(9)}", draws.randrange(3 * 1440), draws.randint(1, 3), draws.randrange(9)
@@ -59,10 +59,46 @@ def test_windows_are_sums_of_what_was_counted_and_nothing_else_stays(seed: int) 
 def test_what_a_shard_of_before_has_is_moved_once() -> None:
     shard = Shard(hours={60: {"a": [3, 0, 0]}, 120: {"a": [1, 2, 40]}}, categories={"a": "shoes"})
     hours, kinds = Map(), Map()
-    counted = Counted(shard, hours, kinds)
+    counted = Counted(shard, hours, kinds, Map())
     counted.count(told("a", 130))
-    counted = Counted(shard, hours, kinds)
+    counted = Counted(shard, hours, kinds, Map())
     assert counted.window("24h", 180) == {"a": [5, 2, 40]}
     assert shard.hours == {60: {}, 120: {}}
     assert kinds == {"a": "of a"}
     assert shard.next_end(0) == 120
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_windows_of_minutes_are_sums_wherever_their_panes_stand(seed: int) -> None:
+    """Events come up to an hour late; a shard of before has all panes in one entry."""
+    draws, shard, past = random.Random(seed), Shard(), Map()
+    hours, kinds, all_ = Map(), Map(), list[ItemCount]()
+    begins, now = draws.random() < 0.5, 600
+    for _ in range(150):
+        counted = Counted(shard, hours, kinds, past)
+        for _ in range(draws.randrange(6)):
+            late = draws.choice((0, 0, 0, 3, 20, 59))
+            one = told(f"i{draws.randrange(200)}", now - late, draws.choice((1, 2, -1)), 5)
+            counted.count(one)
+            all_.append(one)
+        now += draws.choice((1, 1, 2, 9))
+        for span, length, every in (("5m", 5, 1), ("1h", 60, 5)):
+            for end in {now - now % every, -(-max(600, now - draws.randrange(60)) // every) * every}:
+                wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+                for one in all_:
+                    if end - length <= one.at_ms // MINUTE_MS < end:
+                        wanted[one.item][0] += one.quantity
+                        wanted[one.item][2] += one.cents
+                assert counted.window(span, end) == wanted, (span, end)
+        ends = [e for e in range(now + 1, now + 120) if counted.window("5m", e)]
+        ends += [e for e in range(now + 1, now + 120) if e % 5 == 0 and counted.window("1h", e)]
+        day = -(-(now + 1) // 60) * 60
+        assert shard.next_end(now) == min([*ends, *([day] if shard.hours else [])], default=None)
+        counted.forget(now - 60)
+        if begins or now > 700:
+            counted.set_aside(now)
+            assert all(start >= now - 2 for start in shard.minutes)
+            assert all(start >= now - 10 for start in shard.fives)
+    assert all(len(part) <= 64 for part in past.values())
+    counted.forget(now + 2 * 1440)
+    assert (past, shard.past_minutes, shard.past_fives) == ({}, {}, {})

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from millrace import KeyedProcess, arrival
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.page import DashboardPage
@@ -23,6 +24,7 @@ from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.clock_files import write_status
 from millrace.runtime.settings import AppSettings
 from millrace.time.clock import ClockStatus
+from millrace.topology import Input, Topology, read
 
 NOW = 1_795_000_000_000
 
@@ -40,13 +42,28 @@ class Clock:
         self.now += ms
 
 
-def _no_pipeline(streams: Mapping[str, Any], settings: Any) -> Any:
-    raise AssertionError("the dashboard never builds a pipeline")
+class _Sale(msgspec.Struct):
+    n: int
+    at: int
+
+
+class _Sales(KeyedProcess[_Sale, _Sale]):
+    order = arrival(commutes=True)
+
+    def process(self, event: _Sale, ctx: Any) -> None:
+        raise AssertionError("the dashboard never handles an event")
+
+
+def _topology(settings: Any) -> Topology:
+    read_in = read(Input("sales", key="n", event_time="at"), control="control")
+    return read_in.process(_Sales()).write(
+        tables={"main": "sales", "dead_letters": "dead_letters", "late": "late"}
+    )
 
 
 def shop(**more: Any) -> App:
     return App(
-        "shop", "Sales of a shop.", AppSettings, _no_pipeline, lambda s: Topics((Topic("sales"),)), **more
+        "shop", "Sales of a shop.", AppSettings, _topology, lambda s: Topics((Topic("sales"),)), **more
     )
 
 

@@ -13,13 +13,15 @@ from fastapi.testclient import TestClient
 
 from millrace import KeyedProcess, arrival
 from millrace.dashboard.access import Access
+from millrace.dashboard.common_panels import dead_letters
 from millrace.dashboard.data import AppData
 from millrace.dashboard.flow import flow_of, short
 from millrace.dashboard.live import LivePage
-from millrace.dashboard.overview import Overview
+from millrace.dashboard.overview import Overview, _dead_rows
 from millrace.dashboard.page import ActionRefused, DashboardPage
 from millrace.dashboard.server import Site, make_app
-from millrace.dashboard.views import Graph, Note
+from millrace.dashboard.views import Bars, Graph, Note
+from millrace.errors import UserError
 from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import announced_job
@@ -238,6 +240,39 @@ def test_the_server_gives_it_as_events_to_those_who_may_look(tmp_path: Path) -> 
 
 
 # -- dead letters ------------------------------------------------------------------------------
+
+
+def declares(tables: dict[str, str]) -> App:
+    def made(settings: Any) -> Topology:
+        if not tables:
+            raise UserError("these settings fit no topology")
+        read_in = read(Input("sales", key="card", event_time="at"), control="control")
+        return read_in.process(Cards()).key_by("shop").process(Shops()).write(tables=tables)
+
+    return App("shop", "Sales.", AppSettings, made, lambda s: Topics((Topic("sales"), Topic("control"))))
+
+
+def test_tables_of_dead_letters_are_those_that_the_app_declares_whatever_they_are_called(
+    tmp_path: Path,
+) -> None:
+    said = {"Cards.dead_letters": "failed", "dead_letters": "dead_shops", "main": "dead_letters_of_sales",
+            "Cards.late": "late_cards", "late": "late"}  # fmt: skip
+    put(tmp_path, "failed", [{"reason": "schema"}] * 3)
+    put(tmp_path, "dead_shops", [{"reason": "schema"}, {"reason": "conflict"}])
+    put(tmp_path, "late_cards", [{"key": "a"}] * 4)
+    for name in ("dead_letters_of_sales", "dead_letters_replayed"):  # by their names they would be
+        put(tmp_path, name, [{"reason": "no failure"}] * 5)
+    data = AppData(declares(said), AppSettings(), tmp_path, Clock())
+    shown = dead_letters(data)
+    assert isinstance(shown, Bars)
+    assert [(bar.label, bar.value) for bar in shown.bars] == [
+        ("schema", 4), ("conflict", 1), ("late (table late_cards)", 4),
+    ]  # fmt: skip
+    assert _dead_rows(data) == 5
+    # Where the topology cannot be made, what every app calls them.
+    put(tmp_path, "dead_letters", [{"reason": "schema"}] * 2)
+    assert _dead_rows(AppData(declares({}), AppSettings(), tmp_path, Clock())) == 2
+    assert _dead_rows(AppData(declares(said), AppSettings(), tmp_path, Clock())) == 5
 
 
 def test_every_page_can_send_dead_letters_again_and_says_why_it_cannot(tmp_path: Path) -> None:
