@@ -20,7 +20,8 @@ from millrace_apps.benchmarks import app_drain, app_latency, app_run, rules_cost
 from millrace_apps.benchmarks.app_bench import Answers, Key, Record, bench_of
 from millrace_apps.benchmarks.app_drain import Mark
 from millrace_apps.benchmarks.app_latency import Answer, Asked
-from millrace_apps.benchmarks.cli.apps import BenchApp, LatencyJob, app
+from millrace_apps.benchmarks.cli import app
+from millrace_apps.benchmarks.cli.apps import BenchApp, LatencyJob
 from millrace_apps.benchmarks.paged import PagedHost
 from millrace_apps.benchmarks.state_apps import BENCHES
 from millrace_apps.benchmarks.streams import BenchmarkFailed
