@@ -179,8 +179,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: an order is brought by whatever came before it, however long ago",
         f"{_APP}/state/profiles.py",
-        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
-        "        last = max((t for t in lasts if t.at_ms <= at), default=None)\n",
+        "        last = max((t for t in touches if at - look_back_ms < t.at_ms), default=None)\n",
+        "        last = max(touches, default=None)\n",
         "touches look back so far",
         (_CHANNELS,),
     ),
@@ -438,8 +438,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a logout says nothing",
         f"{_APP}/processes/visitor_identity.py",
-        "                self._seen(at + 1, NOBODY, event.event_id, known, ctx)\n",
-        "                pass\n",
+        "            news |= self._seen(at + 1, NOBODY, event.event_id, known, ctx)\n",
+        "            pass\n",
         "after a logout views are nobody's",
         (_IDENTITY,),
     ),
@@ -764,8 +764,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: an order is attributed to what came after it",
         f"{_APP}/state/profiles.py",
-        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms <= at), default=None)\n",
-        "        last = max((t for t in lasts if at - look_back_ms < t.at_ms), default=None)\n",
+        "            if touch is not None and touch.counts(at)\n",
+        "            if touch is not None\n",
         "the last touch before an order",
         (
             f"{_TESTS}/test_entities.py"
