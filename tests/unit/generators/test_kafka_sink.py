@@ -58,7 +58,10 @@ def broker() -> Iterator[MockBroker]:
 
 def messages(count: int = 2_000) -> list[Generated]:
     profile = FraudProfile(seed=7, events=count, cards=50, duplicates=0.05, malformed=0.05)
-    return list(transactions_of(profile))
+    found = list(transactions_of(profile))
+    for message in found:
+        message.topic = ""  # the sink's own
+    return found
 
 
 def send(sink: KafkaSink, stream: list[Generated]) -> None:
@@ -154,7 +157,7 @@ def test_the_command_sends_to_the_broker_of_the_environment(
     flags = ["--rate", "max", "--events", "500", "--seed", "7", "--topic", broker.topic, "--quiet"]
     # The mock broker does not tell the settings of its topics.
     flags += ["--timestamps", "append"]
-    monkeypatch.setattr(sys, "argv", ["millrace", "generate", "fraud", *flags])
+    monkeypatch.setattr(sys, "argv", ["millrace", "generate", "stocks", *flags])
     with pytest.raises(SystemExit) as end:
         main()
     assert not end.value.code
