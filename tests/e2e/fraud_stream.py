@@ -25,7 +25,7 @@ from millrace_apps.generators.engine import Generated
 from millrace_apps.generators.engine.message import Fault
 from millrace_apps.generators.fraud import FraudProfile
 from tests.oracles.fraud import FEATURES, depends_on_cuts, expected_decisions
-from tests.payments import transactions_of
+from tests.payments import plain_transactions_of
 
 PARTITIONS = 2
 #: A topic whose events are older than a broker's usual retention keeps them all the same.
@@ -205,7 +205,7 @@ def ordered_stream(events: int = 8_000, *, seed: int = 1, cards: int = 120, hour
         b'{"kind":"reset_threshold","name":"testing_count"}',
     ]
     rejected = {1: "process_error", 2: "malformed", 3: "schema"}
-    messages = _repeated_later(list(transactions_of(profile)), every=400, later=events // 6)
+    messages = _repeated_later(list(plain_transactions_of(profile)), every=400, later=events // 6)
     return FraudStream(messages, control, rejected, Thresholds(spree_count=2))
 
 

@@ -30,7 +30,7 @@ from tests.e2e.fraud_runs import (
     table,
 )
 from tests.e2e.fraud_stream import FraudStream, FraudTopics, by, differences, fault_of, ordered_stream
-from tests.payments import transactions_of
+from tests.payments import plain_transactions_of
 from tests.unit.apps.fraud.cases import DAY
 from tests.unit.apps.fraud.chain import Chain
 
@@ -89,7 +89,7 @@ def test_late_events_are_put_aside_whole_and_events_of_the_future_do_not_move_th
     """
     profile = FraudProfile(
         seed=3,
-        events=4_000,
+        events=8_000,
         event_rate=100,
         disorder_ms=500,
         cards=100,
@@ -98,7 +98,7 @@ def test_late_events_are_put_aside_whole_and_events_of_the_future_do_not_move_th
         lateness_ms=20_000,
         duplicates=0.01,
     )
-    messages = list(_with_future_ones(transactions_of(profile), at={1_500, 1_501, 2_600}))
+    messages = list(_with_future_ones(plain_transactions_of(profile), at={1_500, 1_501, 2_600}))
     topics, root = FraudTopics.make(topic_factory), tmp_path / "app"
     FraudStream(messages).send(kafka_bootstrap, topics)
     settings = ["stream.max_offsets_per_trigger=1000", "stream.out_of_orderness=5s"]

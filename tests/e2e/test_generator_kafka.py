@@ -190,7 +190,7 @@ class TestTimesOfArrival:
         warnings: list[str] = []
         Job(load_app("fraud"), settings, on_warning=warnings.append)._check_broker()
         assert [warning.split(" carry")[0] for warning in warnings] == [
-            f"records of {names.transactions}, {names.labels}"
+            f"records of {names.transactions}, {names.labels}, {names.authorisations}"
         ]
         self.check_doctor(kafka_bootstrap, names, [m for m in sent if m.stream == "transactions"])
 

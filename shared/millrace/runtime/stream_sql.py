@@ -38,7 +38,7 @@ _POLL_S: Final = 0.2
 #: How long the running batch may take when the query is to end.
 _LAST_S: Final = 60.0
 #: An aggregation in a plan as Spark writes it.
-_AGGREGATE: Final = re.compile(r"^[\s:+|-]*Aggregate ", re.MULTILINE)
+_AGGREGATE: Final = re.compile(r"^[\s:+|~'!-]*Aggregate ", re.MULTILINE)
 #: Times that Spark can have, ms: up to the end of the year 9999.
 _LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
 _CONDITION: Final = re.compile(
