@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from millrace.errors import UserError
+from millrace.runtime.installed import load_entry
 from millrace_apps.generators.engine.simulated import Domain
 
 #: Entry-point group by which packages add domains: name → ``module:attribute`` of a :class:`Domain`.
@@ -63,10 +64,4 @@ def load(name: str) -> Domain:
     entry = _found().get(today_of(name))
     if entry is None or not _is_there(entry.module):
         raise UserError(f"there is no domain {name}; `millrace generate list` names them")
-    try:
-        domain = entry.load()
-    except ModuleNotFoundError as error:
-        raise UserError(f"the domain {name} needs the package {error.name}: install it") from error
-    if not isinstance(domain, Domain):
-        raise UserError(f"{entry.value}, which the entry point {name} names, is no Domain")
-    return domain
+    return load_entry(entry, "domain", Domain, "Domain")

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.conventions import command_of
-from millrace.errors import UserError
+from millrace.runtime.installed import load_entry
 from millrace_apps.benchmarks import machine
 from millrace_apps.benchmarks.cli import apps, cases, compare, core, parts
 
@@ -34,13 +34,7 @@ class Benchmarks(TyperGroup):
         entries = [] if found is not None else list(entry_points(group=GROUP, name=cmd_name))
         if not entries:
             return found
-        try:
-            added = entries[0].load()
-        except ModuleNotFoundError as error:
-            raise UserError(f"the benchmark {cmd_name} needs the package {error.name}: install it") from error
-        if not isinstance(added, typer.Typer):
-            raise UserError(f"{entries[0].value}, which the entry point {cmd_name} names, is no Typer app")
-        return command_of(added, cmd_name)
+        return command_of(load_entry(entries[0], "benchmark", typer.Typer, "Typer app"), cmd_name)
 
 
 app = typer.Typer(
