@@ -103,15 +103,15 @@ def kept(folder: Path, query: Noted) -> Iterator[None]:
     Raises:
         UserError: It is another query's, an app's, in use, or no checkpoint.
     """
-    from millrace.runtime.contract import CheckpointInUse, owned
+    from millrace.runtime.contract import CONTRACT_FILE, OWNER_FILE, CheckpointInUse, owned
 
     note = folder / QUERY_FILE
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: --checkpoint is a folder")
-    if (folder.parent / "contract.json").exists() or (folder / "contract.json").exists():
+    if (folder.parent / CONTRACT_FILE).exists() or (folder / CONTRACT_FILE).exists():
         raise UserError(f"{folder} is the checkpoint of an app: a query has one of its own")
     names = {one.name for one in folder.iterdir()} if folder.exists() else set()
-    if names - {"owner.lock"} and not names & {"offsets", "metadata", QUERY_FILE}:
+    if names - {OWNER_FILE} and not names & {"offsets", "metadata", QUERY_FILE}:
         raise UserError(f"{folder} is not empty and no checkpoint: name another folder")
     try:
         with owned(folder):
@@ -119,8 +119,9 @@ def kept(folder: Path, query: Noted) -> Iterator[None]:
             note.write_bytes(msgspec.json.encode(query))
             yield
     except CheckpointInUse as error:
-        owner = str(error).partition(" is in use by ")[2].partition(":")[0]
-        raise UserError(f"another query goes on from {folder} ({owner}): one query per checkpoint") from None
+        raise UserError(
+            f"another query goes on from {folder} ({error.owner}): one query per checkpoint"
+        ) from None
     except OSError as error:
         if error.filename is None or not Path(error.filename).is_relative_to(folder):
             raise

@@ -41,7 +41,19 @@ class ContractMismatch(UserError):
 
 
 class CheckpointInUse(UserError):
-    """Another process runs a query on this checkpoint."""
+    """Another process runs a query on this checkpoint.
+
+    Args:
+        folder: The folder.
+        owner: The process, as it told of itself: its pid and its host.
+    """
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        super().__init__(
+            f"the checkpoint in {folder} is in use by {owner}: one query per checkpoint; "
+            "stop that process or use another storage.root"
+        )
+        self.owner = owner
 
 
 def check_contract(folder: Path, contract: dict[str, Any]) -> str:
@@ -338,10 +350,7 @@ def owned(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "an unknown process"
-            raise CheckpointInUse(
-                f"the checkpoint in {folder} is in use by {owner}: one query per checkpoint; "
-                "stop that process or use another storage.root"
-            ) from None
+            raise CheckpointInUse(folder, owner) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         try:
