@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from millrace_apps.clickstream.state.known import Known
+from millrace_apps.clickstream.state.profiles import Touch
 
 #: When (UTC ms), by what, since when that is known to be theirs, and until when; 0: for good.
 Told = tuple[int, str, int, int]
@@ -47,9 +48,7 @@ def touches_told(known: Known, shared: Literal["split", "last"], settled_ms: int
                     found.setdefault(user, []).append((at, by, since, end))
         return found
     for at, by, name in touches:
-        owner, since = name, at
-        if not owner:
-            owner = (known.user_id or NOBODYS) if there is None else there.at(at)
+        owner, since = name or owner_by(known, at), at
         if not owner and there is not None and (claim := there.next_after(at)) is not None:
             since, owner = claim
         if owner:
@@ -69,10 +68,7 @@ def brought_by(
         shared: Whose a browser is that several accounts use.
     """
     told = touches_told(known, shared, at_ms - 1)
-    valid = {
-        user: [(at, by) for at, by, since, until in own if since <= at_ms and (not until or at_ms < until)]
-        for user, own in told.items()
-    }
+    valid = {user: [one[:2] for one in own if Touch(*one).counts(at_ms)] for user, own in told.items()}
     if owner:
         return valid.get(owner, [])
     owned = {touch for own in valid.values() for touch in own}
