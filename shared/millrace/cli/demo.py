@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from millrace.console.report import Check
@@ -125,8 +125,8 @@ def _together(name: str, options: DemoOptions, port: int | None) -> None:
         became = run_together(members, options, view, dashboard_port=port)
     more = [f"{one}: first result after {seconds:.0f} s" for one, seconds in became.first_results_s.items()]
     more += [f"{one}: started again {times} times" for one, times in became.restarts.items() if times]
-    checked = [(member.spec, became.checks[member.app.name]) for member in members]
-    _tell(names, checked, options, began, demo_path(ALL).parent, more)
+    checked = {member.app.name: (member.spec, became.checks[member.app.name]) for member in members}
+    _tell(checked, options, began, demo_path(ALL).parent, more)
 
 
 def _alone(name: str, options: DemoOptions) -> None:
@@ -140,12 +140,11 @@ def _alone(name: str, options: DemoOptions) -> None:
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:
         checks = run_demo(application, spec, options, view)
-    _tell([name], [(spec, checks)], options, began, demo_path(name))
+    _tell({name: (spec, checks)}, options, began, demo_path(name))
 
 
 def _tell(
-    names: Sequence[str],
-    checked: Sequence[tuple[DemoSpec, Sequence[Check]]],
+    checked: Mapping[str, tuple[DemoSpec, Sequence[Check]]],
     options: DemoOptions,
     began: float,
     folder: Path,
@@ -154,8 +153,7 @@ def _tell(
     """Tell what the checks of demos have found.
 
     Args:
-        names: The apps.
-        checked: Of each what it says of its demo, and its checks.
+        checked: App → what it says of its demo, and its checks.
         options: What the user chose.
         began: When, s.
         folder: Where all is.
@@ -170,9 +168,9 @@ def _tell(
 
     wrong: list[str] = []
     empty: list[str] = []
-    for name, (spec, checks) in zip(names, checked, strict=True):
+    for name, (spec, checks) in checked.items():
         print_checks(f"{name}: what was written against what was sent", checks)
-        verdict, of = verdict_of(checks, options, spec.seldom), f"{name}: " if len(names) > 1 else ""
+        verdict, of = verdict_of(checks, options, spec.seldom), f"{name}: " if len(checked) > 1 else ""
         wrong += [f"{of}{check}" for check in verdict.wrong]
         empty += [f"{of}{check}" for check in verdict.empty]
         if verdict.seldom:

@@ -122,10 +122,10 @@ SPEC = SimpleNamespace(seldom={"wonders"})
 def test_one_demo_and_several_tell_the_same_of_their_checks(
     checks: dict[str, list[Check]], options: DemoOptions, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checked: Any = [(SPEC, found) for found in checks.values()]
+    checked: Any = {name: (SPEC, found) for name, found in checks.items()}
     failed = ""
     try:
-        _tell(list(checks), checked, options, time.monotonic(), Path("/there"), ["and more"])
+        _tell(checked, options, time.monotonic(), Path("/there"), ["and more"])
     except ChecksFailed as error:
         failed = str(error)
     assert failed == said
