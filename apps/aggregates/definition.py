@@ -166,7 +166,12 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found: dict[str, Aggregate] = {}
         for column, call in self.calls.items():
             of = places.get(call.value)
-            found[column] = count() if of is None else _OF[call.function](*(of, call.q)[: 2 if call.q else 1])
+            if of is None:
+                found[column] = count()
+            elif call.q is None:
+                found[column] = _OF[call.function](of)
+            else:
+                found[column] = _OF[call.function](of, call.q)
         return found
 
     @property
@@ -174,7 +179,7 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What its distinct counts and quantiles may come to in a part of its keys, bytes."""
         sketches = sum(call.function in _SKETCHES for call in self.calls.values())
         step = self.windows.every_ms or self.windows.size_ms
-        open_ = min(-(-(self.windows.size_ms + self.allowed_lateness_ms) // step) + 1, self.max_windows)
+        open_ = min(-(-self.span_ms // step) + 1, self.max_windows)
         return sketches * SKETCH_BYTES * open_ * (self.max_keys // PARTS)
 
 

@@ -97,7 +97,7 @@ class JsonEvents:
     def why(self, raw: bytes, error: Exception) -> tuple[str, Exception | str, bytes]:
         """Return why an event could not be decoded: the reason, the error, and its bytes as they came."""
         mark = b"" if self._inputs is None else raw[:1]
-        if self.formatted and (not mark or mark != NO_INPUT):
+        if self.formatted and mark != NO_INPUT:
             name = self._inputs.name_of(mark) if self._inputs is not None else ""
             found = why_unreadable(raw[len(mark) :]) if name in self.formatted else None
             if found is not None:
