@@ -6,9 +6,13 @@ are half-open: an event at the end of one is in the next.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import minutes, seconds
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import (
     collect,
     count_hopping,
@@ -22,7 +26,6 @@ from millrace.windows import (
     watermark,
     window,
 )
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "tumbling, hopping, session, sliding, look-back, count and global windows"
 
@@ -65,14 +68,16 @@ WINDOWS = {
 }
 
 
-def main(run: Run) -> dict[str, Results]:
+letters = read(Input("letters", key="user", event_time="at"))
+
+
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the letters through each."""
-    letters = run.keyed([LETTERS], by="user", event_time="at")
     return {
-        title: letters.process(process).show(f"-- {title}", inputs=False)
+        title: play(letters.process(process), [LETTERS], engine).show(f"-- {title}", inputs=False)
         for title, process in WINDOWS.items()
     }
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

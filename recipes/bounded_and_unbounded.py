@@ -7,11 +7,14 @@ that runs live. The rows are the same as long as no event of the stream is late.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import minutes
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import collect, count, session, window
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "bounded and unbounded data, batch equals stream"
 
@@ -25,7 +28,8 @@ class Click(msgspec.Struct):
 
 
 #: A visit ends when its user has clicked nothing for 30 minutes.
-visits = window(Click, session(minutes(30)), key="user").aggregate(clicks=count(), pages=collect("page"))
+visit = window(Click, session(minutes(30)), key="user").aggregate(clicks=count(), pages=collect("page"))
+visits = read(Input("clicks", key="user", event_time="at")).process(visit)
 
 CLICKS = [
     [Click("ann", at("10:00"), "home"), Click("bob", at("10:02"), "help")],
@@ -35,19 +39,14 @@ CLICKS = [
 ]
 
 
-def main(run: Run) -> dict[str, Results]:
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the clicks as a stream, then as a table, and compare."""
-
-    def play(title: str, *, bounded: bool) -> Results:
-        clicks = run.keyed(CLICKS, by="user", out_of_orderness=minutes(5), bounded=bounded)
-        return clicks.process(visits).show(title)
-
-    stream = play("-- unbounded: a stream", bounded=False)
-    table = play("-- bounded: a table", bounded=True)
-    same = sorted(map(str, stream["main"])) == sorted(map(str, table["main"]))
-    run.say("the same rows" if same else "other rows")
+    stream = play(visits, CLICKS, engine, out_of_orderness="5 minutes").show("-- unbounded: a stream")
+    table = play(visits, CLICKS, engine, bounded=True).show("-- bounded: a table")
+    same = sorted(map(str, stream.values())) == sorted(map(str, table.values()))
+    print("the same rows" if same else "other rows")
     return {"stream": stream, "table": table}
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

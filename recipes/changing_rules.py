@@ -5,12 +5,14 @@ Rules come as control events, go to every key, and hold from the batch that brin
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 import msgspec
 
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, broadcast_state
-from millrace_apps.recipes.kit import Control, Restart, Results, Run, at, script
+from millrace.playback import Control, Playback, Restart, at, play
+from millrace.topology import Input, read
 
 TEACHES = "broadcast (global) state, control events"
 
@@ -71,10 +73,13 @@ EVENTS = [
 ]
 
 
-def main(run: Run) -> Results:
+alarms = read(Input("payments", key="card", event_time="at"), control="limits").process(Limits())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play payments and rules."""
-    return run.keyed(EVENTS, by="card", event_time="at").process(Limits()).show()
+    return play(alarms, EVENTS, engine).show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -6,11 +6,14 @@ reading is told at once; a status that comes late corrects it, with a higher rev
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
-from millrace import days, minutes, seconds
+from millrace import days, minutes
 from millrace.joins import Match, asof_join
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "as-of join, versioned state, grace, corrections"
 
@@ -51,6 +54,8 @@ def known(reading: Reading, status: Status | None, match: Match) -> Known:
 with_status = asof_join(
     left=Reading, right=Status, keep=days(1), grace=minutes(10), on_merge=known, record=Known
 )
+inputs = {name: Input(f"plant.{name}", key="machine", event_time="at") for name in with_status.inputs}
+joined = read(inputs).process(with_status)
 
 EVENTS = [
     Status("press", at("10:00:00"), "idle"),
@@ -61,11 +66,10 @@ EVENTS = [
 ]
 
 
-def main(run: Run) -> Results:
+def main(engine: str = "memory") -> Playback:
     """Play readings and statuses."""
-    events = run.keyed(EVENTS, by="machine", event_time="at", out_of_orderness=seconds(30))
-    return events.process(with_status).show()
+    return play(joined, EVENTS, engine, out_of_orderness="30 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -6,6 +6,8 @@ again: the table takes it only once. A function that was called is called again.
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from typing import Any
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, side_output, value_state
-from millrace_apps.recipes import kit
+from millrace.inspect.checkpoint import locate
+from millrace.playback import at, write_batches
+from millrace.runtime.session import local_session
+from millrace.testing.killing import killed_child
 
 TEACHES = "checkpoint, recovery, a table that takes a batch once, a function that is called again"
 ENGINES = ("spark",)
@@ -43,12 +48,14 @@ class Totals(KeyedProcess[Sale, Sale]):
 
 
 #: A batch each; the large sale is in batch 2.
-SALES = [Sale("north", kit.at("10:00") + n, amount) for n, amount in enumerate((10, 20, 300, 40, 50, 60))]
+SALES = [Sale("north", at("10:00") + n, amount) for n, amount in enumerate((10, 20, 300, 40, 50, 60))]
 
 
-def query(spark: Any, folder: Path, call: Callable[[Any, int], None]) -> None:
+def query(folder: Path, call: Callable[[Any, int], None]) -> None:
     """Run the query over the files of a folder, to their end."""
-    files = spark.readStream.schema("shop string, at long, amount long").option("maxFilesPerTrigger", 1)
+    files = (
+        local_session().readStream.schema("shop string, at long, amount long").option("maxFilesPerTrigger", 1)
+    )
     totals = keyed(files.json(f"{folder}/sales"), by="shop", event_time="at").process(Totals())
     targets: dict[str, Any] = {"main": f"{folder}/totals", "large": call}
     totals.write_to(targets, folder / "state", trigger={"availableNow": True}).awaitTermination()
@@ -56,22 +63,33 @@ def query(spark: Any, folder: Path, call: Callable[[Any, int], None]) -> None:
 
 def hanging(folder: Path) -> None:
     """Run the query, and hang when it tells of a large sale: this is what is killed."""
-    with kit.start_session() as spark:
-        query(spark, folder, lambda rows, _: None if rows.isEmpty() else kit.hang(folder / "hangs"))
+
+    def hang(rows: Any, batch: int) -> None:
+        if not rows.isEmpty():
+            (folder / "hangs").touch()
+            time.sleep(600)
+
+    query(folder, hang)
 
 
-def main(run: kit.Run) -> dict[str, list[Any]]:
+def read_totals(folder: Path) -> list[Any]:
+    """Return the rows of the table, in order of time."""
+    return local_session().read.format("delta").load(f"{folder}/totals").orderBy("_event_time").collect()
+
+
+def main() -> dict[str, Any]:
     """Kill the query, start it again, and count."""
-    folder, told = run.folder(), list[int]()
-    kit.write_batches(folder / "sales", [[sale] for sale in SALES])
-    kit.killed_child(hanging, folder, when=(folder / "hangs").exists)
-    known, before = kit.committed_batches(folder / "state"), kit.delta_rows(run.spark, folder / "totals")
-    run.say(f"kill -9: batches 0 to {len(before) - 1} are in the table, 0 to {known[-1]} in the checkpoint")
-    query(run.spark, folder, lambda rows, batch: None if rows.isEmpty() else told.append(batch))
-    after = kit.delta_rows(run.spark, folder / "totals")
-    run.say(f"a new start tells again of batch {told[0]}, and has the totals {[row.amount for row in after]}")
+    with tempfile.TemporaryDirectory() as name:
+        folder, told = Path(name), list[int]()
+        write_batches(folder / "sales", [[sale] for sale in SALES])
+        killed_child(hanging, folder, when=(folder / "hangs").exists)
+        known, before = locate(f"{folder}/state").batches(), read_totals(folder)
+        print(f"kill -9: batches 0 to {len(before) - 1} are in the table, 0 to {known[-1]} in the checkpoint")
+        query(folder, lambda rows, batch: None if rows.isEmpty() else told.append(batch))
+        after = read_totals(folder)
+    print(f"a new start tells again of batch {told[0]}, and has the totals {[row.amount for row in after]}")
     return {"before": before, "committed": known, "after": after, "told": told}
 
 
 if __name__ == "__main__":
-    kit.script(__file__)
+    main()

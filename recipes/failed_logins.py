@@ -6,11 +6,14 @@ time. What began and was not completed in time is told too, in the output `timed
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
-from millrace import minutes, seconds
+from millrace import minutes
 from millrace.patterns import begin, detect, skip_past_last
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "patterns (CEP), conditions, partial matches that time out"
 
@@ -44,6 +47,7 @@ guesses = detect(
     output=Guessed,
     key="user",
 )
+logins = read(Input("logins", key="user", event_time="at")).process(guesses)
 
 LOGINS = [
     [Login("ann", at("10:00:00"), False), Login("ann", at("10:00:03"), True)],  # a slip of the finger
@@ -58,11 +62,10 @@ LOGINS = [
 ]
 
 
-def main(run: Run) -> Results:
+def main(engine: str = "memory") -> Playback:
     """Play the attempts."""
-    attempts = run.keyed(LOGINS, by="user", event_time="at", out_of_orderness=seconds(5))
-    return attempts.process(guesses).show()
+    return play(logins, LOGINS, engine, out_of_orderness="5 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

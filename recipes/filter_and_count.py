@@ -6,10 +6,13 @@ who remembers: the count goes on after the restart where it was, and the filter 
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, value_state
-from millrace_apps.recipes.kit import Restart, Results, Run, at, script
+from millrace.playback import Playback, Restart, at, play
+from millrace.topology import Input, read
 
 TEACHES = "stateless and stateful processing"
 
@@ -61,14 +64,17 @@ REQUESTS = [
 ]
 
 
-def main(run: Run) -> dict[str, Results]:
+requests = read(Input("requests", key="page", event_time="at"))
+
+
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the requests twice."""
-    requests = run.keyed(REQUESTS, by="page", event_time="at")
+    filtered, counted = requests.process(Failed()), requests.process(FailedCount())
     return {
-        "filter": requests.process(Failed()).show("-- stateless: the failed requests"),
-        "count": requests.process(FailedCount()).show("-- stateful: how many have failed"),
+        "filter": play(filtered, REQUESTS, engine).show("-- stateless: the failed requests"),
+        "count": play(counted, REQUESTS, engine).show("-- stateful: how many have failed"),
     }
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -7,11 +7,14 @@ revision of the result. What comes still later goes to the output `late`: it is 
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import seconds
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import collect, count, tumbling, window
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "watermark, out-of-orderness, allowed lateness, late side output"
 
@@ -27,6 +30,7 @@ class Click(msgspec.Struct):
 per_ten_seconds = window(Click, tumbling(seconds(10)), allowed_lateness=seconds(5), key="user").aggregate(
     clicks=count(), pages=collect("page")
 )
+clicks = read(Input("clicks", key="user", event_time="at")).process(per_ten_seconds)
 
 CLICKS = [
     Click("ann", at("10:00:04"), "a"),
@@ -39,11 +43,10 @@ CLICKS = [
 ]
 
 
-def main(run: Run) -> Results:
+def main(engine: str = "memory") -> Playback:
     """Play the clicks, one a batch."""
-    clicks = run.keyed(CLICKS, by="user", event_time="at", out_of_orderness=seconds(2))
-    return clicks.process(per_ten_seconds).show()
+    return play(clicks, CLICKS, engine, out_of_orderness="2 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

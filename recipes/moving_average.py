@@ -6,11 +6,14 @@ left at the end make no window: only full windows speak.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
-from millrace import days, seconds
+from millrace import days
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import count_tumbling, last, mean, window
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "count windows, aggregates"
 
@@ -27,6 +30,7 @@ class Trade(msgspec.Struct):
 every_three = window(Trade, count_tumbling(3, idle=days(1)), key="symbol").aggregate(
     average=mean("price"), close=last("price")
 )
+trades = read(Input("trades", key="symbol", event_time="at")).process(every_three)
 
 TRADES = [
     [Trade("MILL", at("10:00:00"), 100.0), Trade("RACE", at("10:00:00"), 8.0)],
@@ -36,11 +40,10 @@ TRADES = [
 ]
 
 
-def main(run: Run) -> Results:
+def main(engine: str = "memory") -> Playback:
     """Play the trades, which come up to two seconds out of order."""
-    trades = run.keyed(TRADES, by="symbol", event_time="at", out_of_orderness=seconds(2))
-    return trades.process(every_three).show()
+    return play(trades, TRADES, engine, out_of_orderness="2 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -6,10 +6,13 @@ and sets itself for the next one, until nobody is left. Three times the usual re
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, map_state, minutes, seconds, side_output, value_state
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "map state with a life per entry, a timer that repeats, side output"
 
@@ -71,10 +74,13 @@ REQUESTS = [
 ]
 
 
-def main(run: Run) -> Results:
+sites = read(Input("requests", key="site", event_time="at")).process(Monitor())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play the requests."""
-    return run.keyed(REQUESTS, by="site", event_time="at").process(Monitor()).show()
+    return play(sites, REQUESTS, engine).show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

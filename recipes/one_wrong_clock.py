@@ -7,11 +7,14 @@ and lost to their results. If an event counts as no later than it was received, 
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import minutes
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import max_of, tumbling, window
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "watermark, the time of arrival, a clock that is ahead"
 
@@ -26,6 +29,7 @@ class Reading(msgspec.Struct):
 
 
 hottest = window(Reading, tumbling(minutes(10)), key="sensor").aggregate(hottest=max_of("celsius"))
+sensors = read(Input("readings", key="sensor", event_time="at")).process(hottest)
 
 #: How far the sensors' clocks are ahead, minutes.
 AHEAD = {"hall": 0, "oven": 0, "roof": 30}
@@ -43,18 +47,15 @@ def readings(minute: int) -> list[Reading]:
 READINGS = [readings(minute) for minute in range(0, 30, 5)]
 
 
-def main(run: Run) -> dict[str, Results]:
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the readings, at first believing every clock."""
-
-    def play(title: str, arrived_at: str) -> Results:
-        readings = run.keyed(READINGS, by="sensor", out_of_orderness=minutes(1), arrived_at=arrived_at)
-        return readings.process(hottest).show(title, inputs=False)
-
+    believed = play(sensors, READINGS, engine, out_of_orderness="1 minute")
+    held = play(sensors, READINGS, engine, out_of_orderness="1 minute", arrived_at="received")
     return {
-        "believed": play("-- every clock is believed", ""),
-        "held": play("-- no event is later than it was received", "received"),
+        "believed": believed.show("-- every clock is believed", inputs=False),
+        "held": held.show("-- no event is later than it was received", inputs=False),
     }
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -5,10 +5,13 @@ Steps are handled in order of event time: a payment that was made in time and to
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, days, hours, minutes, side_output, value_state
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "timers as deadlines, steps of a process, order of event time"
 
@@ -70,11 +73,13 @@ STEPS = [
 ]
 
 
-def main(run: Run) -> Results:
+orders = read(Input("orders.steps", key="order", event_time="at")).process(OrderSteps())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play the steps, which are told up to 15 minutes late."""
-    steps = run.keyed(STEPS, by="order", event_time="at", out_of_orderness=minutes(15))
-    return steps.process(OrderSteps()).show()
+    return play(orders, STEPS, engine, out_of_orderness="15 minutes").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -8,10 +8,13 @@ wall, which comes as ticks, so that at least the ticks can be replayed.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, minutes
-from millrace_apps.recipes.kit import Results, Run, Tick, at, script
+from millrace.playback import Playback, Tick, at, play
+from millrace.topology import Input, read
 
 TEACHES = "the three clocks, timers, ticks"
 
@@ -62,18 +65,20 @@ CARTS = [
 ]
 
 
-def main(run: Run) -> dict[str, Results]:
+by_event_time = read(Input("carts", key="user", event_time="at")).process(Remind())
+by_arrival = read(Input("carts", key="user", event_time="arrived")).process(Remind())
+by_the_wall = read(Input("carts", key="user", event_time="at"), control="control").process(RemindByTheWall())
+
+
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the carts by each clock."""
-    by_event_time = run.keyed(CARTS, by="user", event_time="at").process(Remind())
-    by_arrival = run.keyed(CARTS, by="user", event_time="arrived").process(Remind())
     ticks = [Tick(at("10:32")), CARTS[:2], Tick(at("10:40")), Tick(at("10:42")), CARTS[2], Tick(at("10:55"))]
-    by_the_wall = run.keyed(ticks, by="user", event_time="at").process(RemindByTheWall())
     return {
-        "event": by_event_time.show("-- ten minutes after it happened"),
-        "ingestion": by_arrival.show("-- ten minutes after it arrived"),
-        "processing": by_the_wall.show("-- ten minutes after it was handled"),
+        "event": play(by_event_time, CARTS, engine).show("-- ten minutes after it happened"),
+        "ingestion": play(by_arrival, CARTS, engine).show("-- ten minutes after it arrived"),
+        "processing": play(by_the_wall, ticks, engine).show("-- ten minutes after it was handled"),
     }
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

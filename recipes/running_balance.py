@@ -6,10 +6,13 @@ restart, and on another machine. It is forgotten 90 days after the user's last p
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, value_state
-from millrace_apps.recipes.kit import Restart, Results, Run, at, script
+from millrace.playback import Playback, Restart, at, play
+from millrace.topology import Input, read
 
 TEACHES = "keyed state, time to live, restart"
 
@@ -50,10 +53,13 @@ PAYMENTS = [
 ]
 
 
-def main(run: Run) -> Results:
+balances = read(Input("payments", key="user", event_time="at")).process(RunningBalance())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play the payments, one a batch."""
-    return run.keyed(PAYMENTS, by="user", event_time="at").process(RunningBalance()).show()
+    return play(balances, PAYMENTS, engine).show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

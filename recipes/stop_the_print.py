@@ -7,12 +7,15 @@ is told once. What is known of a printer ends when nothing has been heard of it 
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
-from millrace import Context, KeyedProcess, hours, minutes, seconds, value_state
+from millrace import Context, KeyedProcess, hours, minutes, value_state
 from millrace.operators import limit_forecast
 from millrace.operators.crossing import CrossingState
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "a detector in a process of one's own, forecasts with an interval"
 
@@ -62,11 +65,13 @@ READINGS = [
 ]
 
 
-def main(run: Run) -> Results:
+beds = read(Input("readings", key="printer", event_time="at")).process(Bed())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play the readings."""
-    readings = run.keyed(READINGS, by="printer", event_time="at", out_of_orderness=seconds(10))
-    return readings.process(Bed()).show()
+    return play(beds, READINGS, engine, out_of_orderness="10 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

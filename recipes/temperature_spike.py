@@ -7,10 +7,13 @@ reading ends after 30 seconds: a rise over a longer silence is no spike.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, seconds, value_state
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "order of event time, time to live as a rule"
 
@@ -55,11 +58,13 @@ READINGS = [
 ]
 
 
-def main(run: Run) -> Results:
+spikes = read(Input("readings", key="sensor", event_time="at")).process(Spikes())
+
+
+def main(engine: str = "memory") -> Playback:
     """Play the readings."""
-    readings = run.keyed(READINGS, by="sensor", event_time="at", out_of_orderness=seconds(5))
-    return readings.process(Spikes()).show()
+    return play(spikes, READINGS, engine, out_of_orderness="5 seconds").show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

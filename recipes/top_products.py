@@ -6,11 +6,14 @@ another key, the hour, under which they wait for each other, until a timer at th
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, hours, map_state
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 from millrace.windows import sum_of, tumbling, window
-from millrace_apps.recipes.kit import Results, Run, at, script
 
 TEACHES = "a chain by another key, timers, map state"
 
@@ -68,13 +71,14 @@ SALES = [
 ]  # fmt: skip
 
 per_hour = window(Sale, tumbling(hours(1)), key="product").aggregate(pieces=sum_of("pieces"))
+sales = read(Input("sales", key="product", event_time="at")).process(per_hour)
+best = sales.key_by("window_start_ms").process(TopTen())
 
 
-def main(run: Run) -> Results:
+def main(engine: str = "memory") -> Playback:
     """Play the sales of two hours."""
-    sales = run.keyed(SALES, by="product", event_time="at").process(per_hour)
-    return sales.key_by("window_start_ms").process(TopTen()).show("-- of 48 sales", inputs=False)
+    return play(best, SALES, engine).show("-- of 48 sales", inputs=False)
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

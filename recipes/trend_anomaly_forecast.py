@@ -8,13 +8,15 @@ did not expect: of a series that goes up, every value by itself would be unusual
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
 
 from millrace import Context, KeyedProcess, days, hours
 from millrace.operators import anomaly_scores, holt_winters, novelty
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "trend, anomaly and forecast of a series, an operator behind another one"
 
@@ -63,12 +65,15 @@ HOURS = [
 ]
 
 
-def main(run: Run) -> dict[str, Results]:
+expected = read(Input("power", key="pump", event_time="at")).process(forecast).key_by("pump")
+
+
+def main(engine: str = "memory") -> dict[str, Playback]:
     """Play the hours through the forecast, and on."""
-    expected = run.keyed(HOURS, by="pump", event_time="at").process(forecast).key_by("pump")
-    ahead = expected.process(EverySixHours()).show("-- where it goes, and what is to come", inputs=False)
-    return {"ahead": ahead, "unusual": expected.process(unusual).show("-- what was unusual", inputs=False)}
+    ahead, scored = (play(expected.process(one), HOURS, engine) for one in (EverySixHours(), unusual))
+    ahead.show("-- where it goes, and what is to come", inputs=False)
+    return {"ahead": ahead, "unusual": scored.show("-- what was unusual", inputs=False)}
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -5,12 +5,14 @@ A process with two inputs. A timer tells what has waited a day in vain, so that 
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 import msgspec
 
 from millrace import Context, KeyedProcess, Timer, arrival, days, side_output, value_state
-from millrace_apps.recipes.kit import Results, Run, at, script
+from millrace.playback import Playback, at, play
+from millrace.topology import Input, read
 
 TEACHES = "two inputs, state cleared by hand, timers against leaks"
 
@@ -71,10 +73,14 @@ EVENTS = [
 ]
 
 
-def main(run: Run) -> Results:
-    """Play both inputs; on Spark, each is a DataFrame of its own."""
-    return run.keyed(EVENTS, by="order", event_time="at").process(PaidOrders()).show()
+inputs = {name: Input(name, key="order", event_time="at") for name in ("orders", "payments")}
+paid = read(inputs).process(PaidOrders())
+
+
+def main(engine: str = "memory") -> Playback:
+    """Play both inputs."""
+    return play(paid, EVENTS, engine).show()
 
 
 if __name__ == "__main__":
-    script(__file__)
+    main(*sys.argv[1:])

@@ -33,6 +33,7 @@ from millrace.time import days, hours, minutes, seconds
 
 if TYPE_CHECKING:
     from millrace.host.spark import connect, keyed
+    from millrace.playback import play
 
 __all__ = [
     "AggregatingState",
@@ -62,6 +63,7 @@ __all__ = [
     "map_state",
     "minutes",
     "multiplex",
+    "play",
     "reducing_state",
     "seconds",
     "side_output",
@@ -75,4 +77,8 @@ def __getattr__(name: str) -> Any:
         from millrace.host import spark
 
         return getattr(spark, name)
+    if name == "play":
+        from millrace.playback import play
+
+        return play
     raise AttributeError(f"module 'millrace' has no attribute {name!r}")

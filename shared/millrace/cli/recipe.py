@@ -33,7 +33,7 @@ def list_recipes(
     shape: Shape = Format.table,
 ) -> None:
     """List the recipes: what each shows, what it teaches, where it runs (the first is the default)."""
-    found = _part("catalogue").catalogue().values()
+    found = _catalogue().catalogue().values()
     rows = [
         {"name": r.name, "about": r.about, "teaches": r.teaches, "engines": list(r.engines)} for r in found
     ]
@@ -51,7 +51,7 @@ def list_recipes(
 @app.command(epilog="Example: millrace recipe show running-balance")
 def show(name: Name) -> None:
     """Print the source of a recipe: it is to be read."""
-    typer.echo(_part("catalogue").find(name).source, nl=False)
+    typer.echo(_catalogue().find(name).source, nl=False)
 
 
 @app.command(epilog="Example: millrace recipe run running-balance --engine spark")
@@ -69,10 +69,12 @@ def run(
     In memory unless it is about Spark's own part (`millrace recipe list` tells). The lines are the
     same on both engines.
     """
-    recipe = _part("catalogue").find(name)
+    recipe = _catalogue().find(name)
     chosen = recipe.engine(engine.value if engine is not None else None)
-    with _ended_by_sigterm(), _part("run").Run(chosen, typer.echo) as playing:
-        recipe.module.main(playing)
+    if chosen == Engine.SPARK:
+        typer.echo("starting Spark …", err=True)
+    with _ended_by_sigterm():
+        recipe.run(chosen)
 
 
 @contextlib.contextmanager
@@ -85,14 +87,14 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _part(module: str) -> ModuleType:
-    """Return a module of the recipes' kit: they stand on the core, and it does not know them."""
+def _catalogue() -> ModuleType:
+    """Return the catalogue of the recipes: they stand on the core, and it does not know them."""
     import importlib
 
     from millrace.errors import UserError
 
     try:
-        return importlib.import_module(f"millrace_apps.recipes.kit.{module}")
+        return importlib.import_module("millrace_apps.recipes.catalogue")
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("millrace_apps"):
             raise

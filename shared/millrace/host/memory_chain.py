@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from millrace.dead_letters import NOT_JSON, reason_of
+from millrace.host.groups import decode_key
 from millrace.host.memory import Event, MemoryHost
 from millrace.host.rows import IS_AHEAD, Row
 from millrace.host.runner import Emission
@@ -111,6 +112,10 @@ class MemoryChain:
             host.watermark = max(host.watermark, to)
         return done + self._follow([e for e in emitted if e.on_time & IS_AHEAD])
 
+    def run_bounded(self, events: Iterable[Event]) -> list[Emission]:
+        """Run a bounded input: each process over all that it is given, to the end of its timers."""
+        return self._follow(self.hosts[0].run_bounded(events), bounded=True)
+
     def advance_watermark(self, to: int) -> list[Emission]:
         """Move the watermark of all processes to ``to`` (ms) and fire the timers it passes."""
         for host in self.hosts[1:]:
@@ -160,7 +165,12 @@ class MemoryChain:
         return not any(host.store.cells for host in self.hosts)
 
     def _follow(
-        self, emissions: list[Emission], ticking: Sequence[MemoryHost] = (), *, after: int = 0
+        self,
+        emissions: list[Emission],
+        ticking: Sequence[MemoryHost] = (),
+        *,
+        after: int = 0,
+        bounded: bool = False,
     ) -> list[Emission]:
         """Bring what a process emitted, and a tick to some, through those behind it.
 
@@ -168,6 +178,7 @@ class MemoryChain:
             emissions: What it emitted.
             ticking: The hosts that get a tick.
             after: Its place; the processes behind it run.
+            bounded: Whether that is all that they will be given.
         """
         done: list[Emission] = []
         by_output: dict[tuple[str, str], list[Emission]] = {}
@@ -178,7 +189,10 @@ class MemoryChain:
             for take in self._takes[place]:
                 for e in by_output.get(take.source, ()):
                     self._bring(e, take, host, rows)
-            host.step(rows, tick=host in ticking)
+            if bounded:
+                host.runner.run_bounded(host.store, rows, self._bound)
+            else:
+                host.step(rows, tick=host in ticking)
             self._sort(host, host.take(), by_output, done)
         return done
 
@@ -237,6 +251,27 @@ class _Take(NamedTuple):
     key: Callable[[Any], str]
     mark: bytes
     decoder: msgspec.json.Decoder[Any] | None
+
+
+def event_of(topology: Topology, event: Any, input: str | None = None) -> Event:
+    """Return an event with its key and time, as a topology says where they are.
+
+    Args:
+        topology: The topology.
+        event: The event.
+        input: The input it comes by, where its type does not tell.
+
+    Raises:
+        KeyingError: It has no key or no time.
+        InputError: Nothing tells its input.
+    """
+    name = input or topology.input_of(event)
+    at = topology.time_of(event, name)
+    if at == NO_WATERMARK:
+        raise KeyingError(f"a {type(event).__name__} has no {topology.inputs[name].event_time}")
+    key = decode_key(topology.key_of(event, name))
+    whose = key[0] if len(key) == 1 else key
+    return (whose, at, event, name) if name else (whose, at, event)
 
 
 def _take(topology: Topology, process: KeyedProcess[Any, Any], taken: Taken) -> _Take:

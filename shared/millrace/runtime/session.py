@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import UserError
 from millrace.local.class_archive import archive_flags, keep_archive
-from millrace.local.jars import jar_paths
+from millrace.local.jars import ensure_jars, jar_paths
 from millrace.local.java import JavaError
 from millrace.local.java_check import check_java
 from millrace.local.private import current_umask
@@ -223,6 +224,28 @@ def spark_session(
             code = _end_gateway(in_time=typical)
             if typical:
                 keep_archive(scratch, code, name=_ARCHIVE)
+
+
+def local_session() -> SparkSession:
+    """Return the session of this process; where none runs, a small one is started, which ends with it.
+
+    For scripts and notebooks: two cores, the locked jars, quick to start.
+
+    Raises:
+        SessionError: Java does not start.
+
+    Example:
+        >>> local_session().range(3).count()  # doctest: +SKIP
+        3
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    ensure_jars(("spark",))
+    kept = ExitStack()
+    session = kept.enter_context(spark_session("local", master="local[2]", quick_start=True))
+    atexit.register(kept.close)
+    return session
 
 
 def _start(

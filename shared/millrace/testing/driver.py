@@ -7,15 +7,14 @@ from typing import Any
 
 import msgspec
 
-from millrace.host.groups import decode_key, encode_key
+from millrace.host.groups import encode_key
 from millrace.host.memory import Event, MemoryHost
-from millrace.host.memory_chain import MemoryChain
+from millrace.host.memory_chain import MemoryChain, event_of
 from millrace.host.runner import TIMERS, Domain, Emission
 from millrace.outputs import output_types
 from millrace.process import Key, KeyedProcess
 from millrace.state.paged import owner_of
 from millrace.state.specs import StateSpec
-from millrace.time import NO_WATERMARK
 from millrace.topology import KeyingError, Topology
 
 
@@ -101,17 +100,7 @@ class TestDriver:
         """
         if not isinstance(self._process, Topology):
             raise KeyingError("a process does not say where events have their key and time: use send()")
-        self.send_batch([self._row(self._process, event, input) for event in events])
-
-    @staticmethod
-    def _row(topology: Topology, event: Any, input: str | None) -> Event:
-        name = input or topology.input_of(event)
-        at = topology.time_of(event, name)
-        if at == NO_WATERMARK:
-            raise KeyingError(f"a {type(event).__name__} has no {topology.inputs[name].event_time}")
-        key = decode_key(topology.key_of(event, name))
-        whose = key[0] if len(key) == 1 else key
-        return (whose, at, event, name) if name else (whose, at, event)
+        self.send_batch([event_of(self._process, event, input) for event in events])
 
     def advance_watermark(self, to: int) -> None:
         """Move the watermark to ``to`` (ms) and fire the timers it passes."""

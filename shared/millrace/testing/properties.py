@@ -25,7 +25,7 @@ import msgspec
 
 from millrace.errors import UserError
 from millrace.host.groups import context_key, encode_key
-from millrace.host.memory import LiveStore, MemoryHost
+from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission
 from millrace.inputs import event_encoder
 from millrace.process import KeyedProcess, order_of
@@ -474,11 +474,7 @@ def _hooks(process: KeyedProcess[Any, Any]) -> list[str]:
 
 def _bounded(check: _Check) -> list[Emission]:
     """Run the events as the batch mode of the Spark host does."""
-    host = MemoryHost(check.process)
-    rows, runner = host.rows_of(check.events), host.runner
-    runner.controls.load(None)
-    runner.run_bounded(LiveStore(runner.layout), rows, check.bound_ms)
-    return runner.emissions
+    return MemoryHost(check.process, out_of_orderness_ms=check.bound_ms).run_bounded(check.events)
 
 
 def _one_by_one(check: _Check) -> _Check:

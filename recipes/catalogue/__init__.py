@@ -1,4 +1,4 @@
-"""Which recipes there are, read from their modules."""
+"""Which recipes there are, read from their modules; what `millrace recipe` stands on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import Any, Final
 
 from millrace.errors import UserError
 from millrace_apps import recipes
-from millrace_apps.recipes.kit.run import Engine
+
+#: Where a recipe runs unless it says otherwise; on the first one unless another is asked for.
+ENGINES: Final = ("memory", "spark")
 
 
 class UnknownRecipe(UserError):
@@ -35,7 +37,7 @@ class Recipe:
     path: Path
     about: str
     teaches: str
-    engines: tuple[Engine, ...]
+    engines: tuple[str, ...]
 
     @property
     def module(self) -> ModuleType:
@@ -47,7 +49,22 @@ class Recipe:
         """Its source."""
         return self.path.read_text("utf-8")
 
-    def engine(self, wanted: str | None) -> Engine:
+    def run(self, engine: str | None = None) -> Any:
+        """Run it: it prints what it shows.
+
+        Args:
+            engine: The engine; ``None``: the first that it runs on.
+
+        Returns:
+            What its ``main`` returns: what was played, or what it has found.
+
+        Raises:
+            UnknownRecipe: It does not run on the one that is wanted.
+        """
+        chosen = self.engine(engine)
+        return self.module.main(chosen) if self.engines == ENGINES else self.module.main()
+
+    def engine(self, wanted: str | None) -> str:
         """Return the engine to run it on.
 
         Raises:
@@ -77,7 +94,7 @@ def _read(path: Path) -> Recipe:
         if isinstance(target, ast.Name) and target.id in ("TEACHES", "ENGINES")
     }
     about = (ast.get_docstring(tree) or "").partition("\n")[0]
-    engines = said.get("ENGINES", get_args(Engine))
+    engines = said.get("ENGINES", ENGINES)
     return Recipe(path.stem.replace("_", "-"), path, about, said["TEACHES"], engines)
 
 

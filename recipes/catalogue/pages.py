@@ -1,16 +1,17 @@
 """Brings ``docs/concepts`` up to date: the output on each recipe's page, and the index of the pages.
 
-``python -m millrace_apps.recipes.kit.pages`` writes what has changed; a test says when that is to be done.
+``python -m millrace_apps.recipes.catalogue.pages`` writes what has changed; a test says when that is to be done.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from typing import Final
 
-from millrace_apps.recipes.kit.catalogue import Recipe, catalogue
-from millrace_apps.recipes.kit.run import Run
+from millrace_apps.recipes.catalogue import Recipe, catalogue
 
 PAGES: Final = Path(__file__).resolve().parents[2] / "docs" / "concepts"
 _BLOCK: Final = re.compile(r"^```text\n\$ millrace recipe run .*?\n```$", re.MULTILINE | re.DOTALL)
@@ -19,7 +20,7 @@ _INDEX: Final = """\
 # Recipes
 
 One short file per concept, to run, to read and to change. Each page has a picture, what one sees, and what to
-try. This list is made by `python -m millrace_apps.recipes.kit.pages`.
+try. This list is made by `python -m millrace_apps.recipes.catalogue.pages`.
 
 ```text
 millrace recipe list                                   what there is
@@ -29,10 +30,12 @@ millrace recipe run running-balance --engine spark     the same, as a streaming 
 ```
 
 In memory unless a recipe is about Spark's own part: one changes a line and sees at once what it does. Both
-engines say the same lines; a test holds them to it. `python recipes/running_balance.py` runs a file too.
+engines say the same lines; a test holds them to it. A recipe is a script: `python recipes/running_balance.py`,
+or `… running_balance.py spark`, runs the file or a copy of it.
 
-In a recipe `run.keyed(steps, by="user", …)` stands where a job has `keyed(dataframe, by="user", …)`; the
-process is the same object. A step is a micro-batch: an event, or a list of events that come together.
+[`play`](../writing-a-process.md#9-playing-it-in-memory-or-on-spark) runs a topology over events at hand. A job
+gives the same topology, or the same process, a stream: `keyed(dataframe, by="user", …)`. Each item of the list
+is a micro-batch: an event, or a list of events that come together.
 
 How to read the output: `in` is an event, `out` a record of the main output, any other word a side output; the
 time is the event time. A batch begins with the watermark that the batches before it have made, by which its
@@ -52,10 +55,9 @@ What the words mean: [Concepts](../concepts.md). How to write one's own:
 
 def output(recipe: Recipe) -> str:
     """Return what a recipe prints in memory."""
-    lines: list[str] = []
-    with Run("memory", lines.append) as run:
-        recipe.module.main(run)
-    return "\n".join(lines).strip()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        recipe.run("memory")
+    return said.getvalue().strip()
 
 
 def page(recipe: Recipe, text: str) -> str:

@@ -1,4 +1,4 @@
-"""How recipes write times and records: as a clock on the wall shows them, and one record to a line."""
+"""Times and records as text: times as a clock on the wall shows them, and one record to a line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from typing import Any, Final
 
 import msgspec
 
-from millrace import Late
 from millrace.dead_letters import DeadLetter
 from millrace.process import LateInput
 
-#: Midnight before the first day of all recipes: Monday, 5 January 2026, UTC, ms.
+#: Midnight before the first day: Monday, 5 January 2026, UTC, ms.
 FIRST_DAY_MS: Final = 1_767_571_200_000
 _DAY_MS: Final = 86_400_000
-#: No recipe's time, but an end of the global window.
+#: No time of an example, but an end of the global window.
 _ENDLESS_MS: Final = 100_000 * _DAY_MS
 _UNITS: Final = (3_600_000, 60_000, 1_000)
 
 
 def at(clock: str) -> int:
-    """Return a time of a recipe's first day, or with a number before it of a later one, in UTC ms.
+    """Return a time of the first day of an example, or with a number before it of a later one, in UTC ms.
+
+    The first day is Monday, 5 January 2026.
 
     Args:
         clock: ``"10:00"``, ``"10:00:05"``, ``"10:00:05.250"``; ``"day 2 10:00"`` on the second day.
@@ -32,10 +33,10 @@ def at(clock: str) -> int:
     return FIRST_DAY_MS + (int(day or 1) - 1) * _DAY_MS + round(sum(unit * float(n) for unit, n in parts))
 
 
-def clock(when: int) -> str:
+def clock_text(when: int) -> str:
     """Return a time as :func:`at` takes it; of the ends of time, only that they are.
 
-    >>> clock(at("10:00:05")), clock(at("day 2 09:30:00.250"))
+    >>> clock_text(at("10:00:05")), clock_text(at("day 2 09:30:00.250"))
     ('10:00:05', 'day 2 09:30:00.250')
     """
     if abs(when - FIRST_DAY_MS) > _ENDLESS_MS:
@@ -48,7 +49,7 @@ def clock(when: int) -> str:
     return ("" if day == 0 else f"day {day + 1} ") + ":".join(shown) + (f".{rest:03}" if rest else "")
 
 
-def told(record: Any, *, without: str = "") -> str:
+def record_line(record: Any, *, without: str = "") -> str:
     """Return a record in one line: its type and its fields, times as a clock shows them.
 
     Args:
@@ -59,22 +60,23 @@ def told(record: Any, *, without: str = "") -> str:
     ...     shop: str
     ...     at: int
     ...     amount: float = 2.5
-    >>> told(Sale("x", at("10:00"))), told(Sale("x", at("10:00")), without="at")
+    >>> record_line(Sale("x", at("10:00"))), record_line(Sale("x", at("10:00")), without="at")
     ('Sale shop=x at=10:00:00 amount=2.5', 'Sale shop=x amount=2.5')
     """
     if isinstance(record, DeadLetter):
         return f"{record.reason}: {record.error}"
-    if isinstance(record, Late):
-        return f"{told(record.event, without=without)}, {record.lateness_ms / 1_000:g} s behind"
-    if isinstance(record, LateInput):
-        return f"{record.input} {record.event}, {record.lateness_ms / 1_000:g} s behind"
+    behind = getattr(record, "lateness_ms", None)
+    if behind is not None:
+        event = record.event if isinstance(record.event, str) else record_line(record.event, without=without)
+        led = f"{record.input} " if isinstance(record, LateInput) else ""
+        return f"{led}{event}, {behind / 1_000:g} s behind"
     if not isinstance(record, msgspec.Struct):
         return str(record)
     fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != without}
     start, end = fields.pop("window_start_ms", None), fields.pop("window_end_ms", None)
     shown = [f"{name}={_value(value)}" for name, value in fields.items()]
     if start is not None and end is not None:
-        shown.insert(1, f"[{clock(start)}, {clock(end)})")  # after the key
+        shown.insert(1, f"[{clock_text(start)}, {clock_text(end)})")  # after the key
     return " ".join([type(record).__name__, *shown])
 
 
@@ -82,9 +84,9 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool) and value > FIRST_DAY_MS - 100 * _DAY_MS:
-        return clock(value)
+        return clock_text(value)
     if isinstance(value, msgspec.Struct):
-        return f"({told(value)})"
+        return f"({record_line(value)})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
