@@ -53,10 +53,9 @@ SALES = [Sale("north", at("10:00") + n, amount) for n, amount in enumerate((10, 
 
 def query(folder: Path, call: Callable[[Any, int], None]) -> None:
     """Run the query over the files of a folder, to their end."""
-    files = (
-        local_session().readStream.schema("shop string, at long, amount long").option("maxFilesPerTrigger", 1)
-    )
-    totals = keyed(files.json(f"{folder}/sales"), by="shop", event_time="at").process(Totals())
+    files = local_session().readStream.option("maxFilesPerTrigger", 1)
+    sales = files.schema("shop string, at long, amount long").json(f"{folder}/sales")
+    totals = keyed(sales, by="shop", event_time="at").process(Totals())
     targets: dict[str, Any] = {"main": f"{folder}/totals", "large": call}
     totals.write_to(targets, folder / "state", trigger={"availableNow": True}).awaitTermination()
 

@@ -1,7 +1,7 @@
 """Runs ``docs/walk.ipynb`` in Jupyter; writes its outputs, and ``docs/walk.md``, the same as a page.
 
-``python -m millrace_apps.recipes.catalogue.notebook`` writes both; a test says when that is to be done. Jupyter
-comes with the development environment only.
+``python -m millrace_apps.recipes.catalogue.notebook`` writes both; a test says when that is to be done.
+Jupyter comes with the development environment only.
 """
 
 from __future__ import annotations

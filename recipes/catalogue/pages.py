@@ -1,6 +1,7 @@
 """Brings ``docs/concepts`` up to date: the output on each recipe's page, and the index of the pages.
 
-``python -m millrace_apps.recipes.catalogue.pages`` writes what has changed; a test says when that is to be done.
+``python -m millrace_apps.recipes.catalogue.pages`` writes what has changed; a test says when that is to be
+done.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ millrace recipe run running-balance --engine spark     the same, as a streaming 
 ```
 
 In memory unless a recipe is about Spark's own part: one changes a line and sees at once what it does. Both
-engines say the same lines; a test holds them to it. A recipe is a script: `python recipes/running_balance.py`,
-or `… running_balance.py spark`, runs the file or a copy of it.
+engines say the same lines; a test holds them to it. A recipe is a script, to be copied:
+`python recipes/running_balance.py`, or `… running_balance.py spark`, runs the file.
 
-[`play`](../writing-a-process.md#9-playing-it-in-memory-or-on-spark) runs a topology over events at hand. A job
-gives the same topology, or the same process, a stream: `keyed(dataframe, by="user", …)`. Each item of the list
-is a micro-batch: an event, or a list of events that come together.
+[`play`](../writing-a-process.md#9-playing-it-in-memory-or-on-spark) runs a topology over events at hand. A
+job gives the same topology, or the same process, a stream: `keyed(dataframe, by="user", …)`. Each item of the
+list is a micro-batch: an event, or a list of events that come together.
 
 How to read the output: `in` is an event, `out` a record of the main output, any other word a side output; the
 time is the event time. A batch begins with the watermark that the batches before it have made, by which its

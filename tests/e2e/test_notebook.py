@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millrace_apps.recipes.kit.notebook import executed, printed, read
+from millrace_apps.recipes.catalogue.notebook import executed, printed, read
 
 
 def test_the_notebook_says_what_stands_in_it(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace_apps.recipes.kit.catalogue import Recipe, catalogue
-from millrace_apps.recipes.kit.run import Engine, Run
+from millrace_apps.recipes.catalogue import Recipe, catalogue
 
 RECIPES = catalogue()
 #: Among them two inputs, a chain, timers, the end of the input.
@@ -28,11 +29,11 @@ def _nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert list(Path(folder).iterdir()) == []
 
 
-def said(recipe: Recipe, engine: Engine, spark: SparkSession | None = None) -> tuple[list[str], Any]:
-    lines: list[str] = []
-    with Run(engine, lines.append, spark) as run:
-        result = recipe.module.main(run)
-    return lines, result
+def said(recipe: Recipe, engine: str) -> tuple[list[str], Any]:
+    """Run a recipe, on Spark on the session that runs."""
+    with contextlib.redirect_stdout(io.StringIO()) as lines:
+        result = recipe.run(engine)
+    return lines.getvalue().splitlines(), result
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def said(recipe: Recipe, engine: Engine, spark: SparkSession | None = None) -> t
     ],
 )
 def test_both_engines_say_the_same_lines(spark: SparkSession, name: str) -> None:
-    assert said(RECIPES[name], "spark", spark)[0] == said(RECIPES[name], "memory")[0]
+    assert said(RECIPES[name], "spark")[0] == said(RECIPES[name], "memory")[0]
 
 
 @pytest.mark.matrix
 def test_a_running_query_that_is_killed_leaves_every_row_once(spark: SparkSession) -> None:
-    lines, found = said(RECIPES["exactly-once"], "spark", spark)
+    lines, found = said(RECIPES["exactly-once"], "spark")
     assert found["committed"] == [0, 1]
     assert [row.amount for row in found["before"]] == [10, 30, 330]
     assert [row.amount for row in found["after"]] == [10, 30, 330, 370, 420, 480]
@@ -59,7 +60,7 @@ def test_a_running_query_that_is_killed_leaves_every_row_once(spark: SparkSessio
 
 @pytest.mark.matrix
 def test_a_savepoint_moving_into_another_shape_keeps_the_balances(spark: SparkSession) -> None:
-    lines, found = said(RECIPES["savepoint-and-rescale"], "spark", spark)
+    lines, found = said(RECIPES["savepoint-and-rescale"], "spark")
     balances = [(row.user, row.total) for row in found["undisturbed"]]
     assert sorted(balances) == [
         ("ann", 0.0), ("ann", 10.0), ("ann", 30.0), ("ann", 60.0), ("ann", 100.0),
@@ -72,7 +73,7 @@ def test_a_savepoint_moving_into_another_shape_keeps_the_balances(spark: SparkSe
 
 
 def test_messages_change_and_the_sums_go_on(spark: SparkSession) -> None:
-    lines, found = said(RECIPES["schema-change"], "spark", spark)
+    lines, found = said(RECIPES["schema-change"], "spark")
     assert [(row.user, row.total, row.vouchers) for row in found["rows"]] == [
         ("ann", 20.0, None), ("ann", 30.0, None), ("ann", 31.0, 1), ("bob", 5.0, None), ("bob", 7.0, 0)
     ]  # fmt: skip
@@ -81,7 +82,7 @@ def test_messages_change_and_the_sums_go_on(spark: SparkSession) -> None:
 
 
 def test_a_map_in_parts_writes_the_part_that_an_event_changes(spark: SparkSession) -> None:
-    found = said(RECIPES["state-from-inside"], "spark", spark)[1]
+    found = said(RECIPES["state-from-inside"], "spark")[1]
     whole, parts = found["InOneEntry"], found["InParts"]
     stock, same = (one["entry"][0].states["stock"].value for one in (whole, parts))
     assert len(stock) == 4_000
@@ -94,7 +95,7 @@ def test_a_map_in_parts_writes_the_part_that_an_event_changes(spark: SparkSessio
 
 def assert_page_shows(name: str, lines: list[str]) -> None:
     """These pages are not made from a run in memory."""
-    from millrace_apps.recipes.kit.pages import PAGES
+    from millrace_apps.recipes.catalogue.pages import PAGES
 
     block = "\n".join([f"```text\n$ millrace recipe run {name}", *lines, "```"])
     assert block in (PAGES / f"{name}.md").read_text("utf-8")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import keyed
-from millrace_apps.recipes.kit import write_batches
+from millrace.playback import write_batches
 
 CELL = """
 import dataclasses, enum

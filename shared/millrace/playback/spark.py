@@ -92,13 +92,16 @@ def _emitted(stream: ProcessedStream, frame: DataFrame) -> list[Emitted]:
 def build(plan: Plan, records: DataFrame) -> ProcessedStream:
     """Return a plan's topology over its records: what one would write in a job."""
     inputs = plan.topology.inputs
+    by = {name: [str(part) for part in one.parts] for name, one in inputs.items()}
+    times = {name: one.event_time for name, one in inputs.items()}
+    clocks = {name: one.clock for name, one in inputs.items()}
     alone = "" in inputs
     stream = keyed(
         records,
         tag=None if alone else "input",
-        by=inputs[""].key if alone else {name: one.key for name, one in inputs.items()},
-        event_time=inputs[""].event_time if alone else {n: one.event_time for n, one in inputs.items()},
-        clock=inputs[""].clock if alone else {name: one.clock for name, one in inputs.items()},
+        by=by[""] if alone else by,
+        event_time=times[""] if alone else times,
+        clock=clocks[""] if alone else clocks,
         out_of_orderness=plan.bound_ms,
         value="value",
         source_id="position",

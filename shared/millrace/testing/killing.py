@@ -51,9 +51,3 @@ def killed_child(job: Callable[[Path], None], folder: Path, when: Callable[[], b
                     raise ChildFailed(f"the child ended or hangs before it was killed: {' '.join(last)}")
                 time.sleep(0.01)
             child.kill()
-
-
-def hang(told: Path) -> None:
-    """Make a file that tells where this process is, and go no further."""
-    told.touch()
-    time.sleep(10 * _PATIENCE_S)

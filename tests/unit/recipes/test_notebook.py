@@ -6,11 +6,11 @@ import contextlib
 import io
 from typing import Any
 
-from millrace_apps.recipes.kit.notebook import PAGE, page, printed, read
+from millrace_apps.recipes.catalogue.notebook import PAGE, page, printed, read
 
 
 def test_the_page_is_the_notebook() -> None:
-    assert PAGE.read_text("utf-8") == page(read()), "python -m millrace_apps.recipes.kit.notebook"
+    assert PAGE.read_text("utf-8") == page(read()), "python -m millrace_apps.recipes.catalogue.notebook"
 
 
 def test_the_part_in_memory_says_what_stands_there() -> None:

@@ -88,10 +88,10 @@ def test_what_is_installed_is_whole_without_the_tree(site: Path, tmp_path: Path)
 import importlib.metadata, pathlib
 points = importlib.metadata.distribution("millrace-apps").entry_points
 names = {point.name: point.value for point in points.select(group="millrace.apps")}
-import millrace, millrace_apps.fraud.app, millrace_apps.generators.cli, millrace_apps.recipes.kit.catalogue
+import millrace, millrace_apps.fraud.app, millrace_apps.generators.cli, millrace_apps.recipes.catalogue
 for module in (millrace, millrace_apps.fraud.app, millrace_apps.generators.cli):
     print(pathlib.Path(module.__file__).resolve())
-print(len(millrace_apps.recipes.kit.catalogue.catalogue()) > 20)
+print(len(millrace_apps.recipes.catalogue.catalogue()) > 20)
 print(names["fraud"])
 """
     *files, recipes, app = run(site, tmp_path, code).splitlines()
