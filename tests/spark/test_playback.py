@@ -28,11 +28,8 @@ def lines(played: Playback) -> list[str]:
     return found
 
 
-def both(topology: Topology, steps: list[object], bound: int, spark: SparkSession) -> list[list[str]]:
-    return [
-        lines(play(topology, steps, engine, out_of_orderness=bound, session=spark))
-        for engine in ("memory", "spark")
-    ]
+def both(topology: Topology, steps: list[object], bound: int) -> list[list[str]]:
+    return [lines(play(topology, steps, engine, out_of_orderness=bound)) for engine in ("memory", "spark")]
 
 
 def test_two_inputs_a_chain_rules_ticks_and_a_restart_are_the_same_on_both(spark: SparkSession) -> None:
@@ -44,7 +41,7 @@ def test_two_inputs_a_chain_rules_ticks_and_a_restart_are_the_same_on_both(spark
         Tick(at("10:01")),
     ]
     topology = topology_of(EarlyCards(), notes_are_clock=True, chain=True)
-    memory, on_spark = both(topology, steps, 0, spark)
+    memory, on_spark = both(topology, steps, 0)
     assert on_spark == memory
     assert any("EarlyCards.late" in line for line in memory)
 
@@ -53,9 +50,7 @@ def test_a_bounded_chain_is_the_same_on_both(spark: SparkSession) -> None:
     rng = random.Random(3)
     sales = [Sale(rng.choice("abc"), rng.choice("st"), at("10:00") + n * 7 % 50, n) for n in range(50)]
     topology = topology_of(OrderedCards(), notes_are_clock=True, chain=True)
-    memory, on_spark = (
-        play(topology, [sales], engine, bounded=True, session=spark) for engine in ("memory", "spark")
-    )
+    memory, on_spark = (play(topology, [sales], engine, bounded=True) for engine in ("memory", "spark"))
     assert on_spark.values() == memory.values()
     assert len(memory.values()) == 49
     assert lines(on_spark) == lines(memory)
@@ -67,5 +62,5 @@ def test_whatever_is_played_is_the_same_on_both(spark: SparkSession, seed: int) 
     rng = random.Random(seed)
     cards = rng.choice([EarlyCards, OrderedCards])()
     topology = topology_of(cards, notes_are_clock=rng.random() < 0.5, chain=rng.random() < 0.5)
-    memory, on_spark = both(topology, steps_of(rng), rng.choice([0, 5_000]), spark)
+    memory, on_spark = both(topology, steps_of(rng), rng.choice([0, 5_000]))
     assert on_spark == memory

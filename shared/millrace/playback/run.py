@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -16,9 +16,6 @@ from millrace.playback.steps import Batch, Control, Emitted, Plan, PlaybackError
 from millrace.playback.text import clock_text, record_line
 from millrace.time.durations import to_ms
 from millrace.topology import Topology
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def play(
@@ -30,7 +27,6 @@ def play(
     arrived_at: str = "",
     bounded: bool = False,
     drain: bool = True,
-    session: SparkSession | None = None,
 ) -> Playback:
     """Play events through a topology, and return what came out.
 
@@ -40,14 +36,13 @@ def play(
         steps: The stream. An event is a batch of its own, a list of events is one batch;
             :class:`Control`, :class:`Tick` and :class:`Restart` stand among them.
         engine: ``memory``: in milliseconds, without Java. ``spark``: a streaming query over a folder of
-            files, one a batch.
+            files, one a batch, on the session that runs, or on
+            :func:`millrace.runtime.session.local_session`.
         out_of_orderness: How far events may come out of order, as :func:`millrace.keyed` takes it.
         arrived_at: Field that says when an event was received, UTC ms: one whose own time is later moves the
             watermark no further than that. "": that is not known.
         bounded: The input is a table: all is handled at once, and nothing is late.
         drain: Whether the input ends: the watermark then goes to the end of time, and every timer fires.
-        session: The Spark session; unless given the one that runs, or else
-            :func:`millrace.runtime.session.local_session`.
 
     Raises:
         PlaybackError: There is no such engine, or a step or key that cannot be played.
@@ -89,7 +84,7 @@ def play(
         raise PlaybackError(f"there is no engine '{engine}': memory or spark")
     from millrace.playback.spark import play_on_spark
 
-    return Playback(plan, play_on_spark(plan, session))
+    return Playback(plan, play_on_spark(plan))
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,15 @@ _SCHEMA: Final = "value string, input string, position string, control boolean, 
 _KEY_GROUPS: Final = 4
 
 
-def play_on_spark(plan: Plan, session: SparkSession | None = None) -> list[Batch]:
+def play_on_spark(plan: Plan) -> list[Batch]:
     """Return every batch of a plan with what comes out of it.
 
     A restart ends the query, and another one goes on from the checkpoint.
 
     Args:
         plan: What to play.
-        session: The session; ``None``: the one that runs, or a local one.
     """
-    spark = local_session() if session is None else session
+    spark = local_session()
     played: list[Batch] = []
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
         folder = Path(name)

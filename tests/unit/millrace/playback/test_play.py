@@ -105,7 +105,8 @@ def topology_of(cards: KeyedProcess[Any, Any], *, notes_are_clock: bool, chain: 
 
 def steps_of(rng: random.Random) -> list[Any]:
     """Batches, ticks, limits and restarts, as they may come."""
-    now, wall, steps = at("10:00"), at("10:00"), []
+    now = wall = at("10:00")
+    steps: list[Any] = []
     for _ in range(rng.randint(1, 12)):
         kind = rng.random()
         now += rng.choice([0, 1, 999, 5_000, 30_000])
