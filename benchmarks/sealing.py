@@ -19,9 +19,9 @@ from millrace.host.rows import Row
 from millrace.host.runner import Runner
 from millrace.inputs import event_decoder, inputs_of
 from millrace.state.backend import GroupBackend
+from millrace.state.envelope import EnvelopeBackend, Place, unwrap, wrap
 from millrace.state.keyring import Keyring, generate_key, parse_keys
 from millrace.state.pages import PagedStore
-from millrace.state.sealing import Place, SealedBackend, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace_apps.benchmarks.paged import GROUPS, Stored
 from millrace_apps.fraud.processes.cards import CardMonitor
@@ -85,14 +85,14 @@ def sealing(sizes: Sizes) -> dict[str, Any]:
     ring = Keyring(parse_keys(generate_key()))
     ways: dict[str, Callable[[GroupBackend, int], GroupBackend]] = {
         "bare": lambda backend, _: backend,
-        "checked": lambda backend, group: SealedBackend(backend, CardMonitor.name, group, None),
-        "encrypted": lambda backend, group: SealedBackend(backend, CardMonitor.name, group, ring),
+        "checked": lambda backend, group: EnvelopeBackend(backend, CardMonitor.name, group, None),
+        "encrypted": lambda backend, group: EnvelopeBackend(backend, CardMonitor.name, group, ring),
     }
     batches = _batches(sizes)
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(sizes.repeats):
-        for way, wrap in ways.items():
-            runs[way].append(_run(batches, wrap))
+        for way, wrapped in ways.items():
+            runs[way].append(_run(batches, wrapped))
     expected = runs["bare"][0]["digest"]
     systems = {
         way: {
@@ -165,9 +165,9 @@ def _values(ring: Keyring) -> dict[str, float]:
     for size in _VALUE_BYTES:
         data = os.urandom(size)
         for way, keys in (("checked", None), ("encrypted", ring)):
-            stored = seal(data, place, keys)
-            found[f"seal_{way}_{size}"] = _timed(partial(seal, data, place, keys))
-            found[f"unseal_{way}_{size}"] = _timed(partial(unseal, stored, place, keys))
+            stored = wrap(data, place, keys)
+            found[f"seal_{way}_{size}"] = _timed(partial(wrap, data, place, keys))
+            found[f"unseal_{way}_{size}"] = _timed(partial(unwrap, stored, place, keys))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, broadcast_state, map_state
-from millrace.defined import class_for
+from millrace.defined_process import class_for
 from millrace.process import BroadcastContext
 from millrace.rules import Language
 from millrace.windows.assigners import Ranges

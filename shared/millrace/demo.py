@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
 from millrace.local.home import home
-from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, with_sent_times
+from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
         # The dashboard finds the broker and the topics by it.
         told = [f"kafka.bootstrap={bootstrap}", *spec.settings(run_id)]
         try:
-            with announced(folder, told):
+            with publish_settings(folder, told):
                 return _stream(app, spec, run, view, broker_ready, began)
         finally:
             if run_id:

@@ -27,8 +27,8 @@ from millrace.demo import (
     start_generator,
 )
 from millrace.errors import ChecksFailed, MillraceError, UserError
-from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, with_sent_times
+from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.keeping import KeptJob
 from millrace.runtime.monitor import QueryMonitor
 from millrace.runtime.shared import SHARED_CONF, SharedSession
@@ -137,7 +137,7 @@ def run_together(
         parts = [_part(member, options, bootstrap, run_id, shared, view) for member in members]
         for part in parts:
             told = [f"kafka.bootstrap={bootstrap}", *part.member.spec.settings(run_id)]
-            held.enter_context(announced(part.run.folder, told))
+            held.enter_context(publish_settings(part.run.folder, told))
             if run_id:
                 held.callback(delete_demo_topics, part.member.app, part.run.settings)
         if dashboard_port is not None:

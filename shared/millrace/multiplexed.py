@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from millrace.defined import DefinedProcess, class_for
+from millrace.defined_process import DefinedProcess, class_for
 from millrace.process import (
     BroadcastContext,
     Context,

@@ -14,7 +14,7 @@ from millrace.dashboard.live import LivePage
 from millrace.dashboard.serve import serving, wall_clock_ms
 from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
-from millrace.observing.jobs import announced_job, jobs_folder
+from millrace.observing.jobs import jobs_folder, recorded_job
 from millrace.runtime.settings import load_settings
 from millrace_apps.fraud.app import app as fraud
 from millrace_apps.fraud.dashboard import page as dashboard
@@ -55,7 +55,7 @@ def test_the_first_page_shows_what_runs_and_folds_the_rest(
     pages = {"fraud": LivePage(data, dashboard.page, interval_ms=300), "shop": page_of(tmp_path / "shop")}
     job = record(root)
     write_figures(root, told(root, job=job))
-    with announced_job(job, jobs_folder()), serving(pages) as (url, _):
+    with recorded_job(job, jobs_folder()), serving(pages) as (url, _):
         page = look(url, width=width, dark=dark)
         expect(page.locator("#status")).to_have_attribute("data-state", "live")
         rows = page.locator("#panel-apps tbody tr")

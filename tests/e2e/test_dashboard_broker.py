@@ -10,8 +10,8 @@ from millrace.dashboard.common_panels import standing
 from millrace.dashboard.data import AppData
 from millrace.dashboard.serve import open_page
 from millrace.dashboard.views import Numbers
-from millrace.runtime.announced import announced
 from millrace.runtime.apps import App, Topic, Topics
+from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.settings import AppSettings
 from millrace.testing.kafka import Record, TopicFactory, produce
 from tests.unit.millrace.dashboard.cases import Clock, put_checkpoint, shop
@@ -62,7 +62,7 @@ def test_beside_a_demo_the_dashboard_knows_the_lag_by_what_the_demo_tells(
     put_checkpoint(tmp_path, {topic: {"0": 3, "1": 5}}, batch=2)
     clock = Clock()
     data = open_page("iot", root=tmp_path, clock=clock).data
-    with announced(tmp_path, [f"kafka.bootstrap={kafka_bootstrap}", f"topics.readings={topic}"]):
+    with publish_settings(tmp_path, [f"kafka.bootstrap={kafka_bootstrap}", f"topics.readings={topic}"]):
         data.listen()
         view = standing(data)
     assert isinstance(view, Numbers)

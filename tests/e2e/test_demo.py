@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from millrace.demo import DemoRun
-from millrace.runtime.announced import announced_in
+from millrace.runtime.demo_settings import published_settings
 from millrace.runtime.plans import kept_links, kept_plan
 from millrace.testing.world_ledger import read_world_ledger
 from millrace_apps.fraud.demo import checks
@@ -37,7 +37,7 @@ def test_it_ends_by_itself_with_all_checks_held_and_says_so(demo: tuple[Path, st
     assert "first alert" in said
     assert "\x1b" not in said, "no terminal, no colours"
     assert read_world_ledger(demo[0] / "ledger.jsonl").summary.sent > 5_000 * 0.9
-    assert announced_in(demo[0]) == (), "its broker is gone"
+    assert published_settings(demo[0]) == (), "its broker is gone"
     assert kept_plan(demo[0]) == "station"
     stages = ["AccountMonitor", "TerminalMonitor", "DeviceMonitor", "AddressMonitor"]
     assert kept_links(demo[0]) == ["CardMonitor", *stages, "DecisionDesk"], "all entities decide"

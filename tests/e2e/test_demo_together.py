@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.runtime.announced import announced_in
+from millrace.runtime.demo_settings import published_settings
 from millrace.runtime.installed import list_apps
 from tests.e2e.fraud_runs import MILLRACE, Command, until
 
@@ -83,7 +83,7 @@ def test_two_apps_go_on_after_their_broker_was_killed_and_nothing_is_left(tmp_pa
         assert f"{app} began in " in log
         assert f"{other} began in " not in log
         assert f"{app} has ended" in log
-        assert announced_in(tmp_path / "demo" / app) == ()
+        assert published_settings(tmp_path / "demo" / app) == ()
     with socket.socket() as taken:
         assert taken.connect_ex(("127.0.0.1", port)) != 0, "the dashboard has ended, too"
 

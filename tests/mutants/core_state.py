@@ -43,7 +43,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: a batch that fails together keeps what it changed in place",
-        "shared/millrace/host/together.py",
+        "shared/millrace/host/batch_call.py",
         "            opened.entry = type(opened.entry)() if before is None else store.decode(before.body)\n",
         "            opened.before = before\n",
         "process_batch is atomic as a whole",
@@ -313,7 +313,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: columns that cannot be kept are",
-        "shared/millrace/host/together.py",
+        "shared/millrace/host/batch_call.py",
         "            store.pack_entry(key, opened)\n",
         "",
         "poison is put aside, in columns",
@@ -321,7 +321,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: columns go over the end of a value's life",
-        "shared/millrace/host/together.py",
+        "shared/millrace/host/batch_call.py",
         "        return any(slot is not None and first < slot[0] <= last for slot in slots)\n",
         "        return any(slot is not None and first < slot[0] < last for slot in slots)\n",
         "process_batch gives what process gives",
@@ -399,20 +399,20 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: a sealed value opens in any place",
-        f"{_STATE}/sealing.py",
+        f"{_STATE}/envelope.py",
         "    return form + msgspec.msgpack.encode(tuple(place))\n",
         "    return form\n",
         "what is encrypted is bound to its process, group and page",
-        (f"{_TESTS}/state/test_sealing.py::TestEncrypted::test_a_value_from_another_place_is_refused",),
+        (f"{_TESTS}/state/test_envelope.py::TestEncrypted::test_a_value_from_another_place_is_refused",),
     ),
     Mutant(
         "state: with keys a value in clear is believed",
-        f"{_STATE}/sealing.py",
+        f"{_STATE}/envelope.py",
         "    if ring is not None:\n        raise StateCorrupted(",
         "    if ring is None and stored is None:\n        raise StateCorrupted(",
         "nobody can write state without the key",
         (
-            f"{_TESTS}/state/test_sealing.py::TestEncrypted"
+            f"{_TESTS}/state/test_envelope.py::TestEncrypted"
             "::test_with_keys_a_value_in_clear_is_refused_as_anyone_can_write_one",
         ),
     ),

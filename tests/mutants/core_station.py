@@ -131,8 +131,8 @@ MUTANTS: Final = (
     Mutant(
         "stations: the clock is kept by the first of those that come to be",
         "shared/millrace/inspect/reshape.py",
-        "sealed_rows(shape, SHARED, values, n) for n in range(shape.stations)",
-        "sealed_rows(shape, SHARED, values, n) for n in range(1)",
+        "wrapped_rows(shape, SHARED, values, n) for n in range(shape.stations)",
+        "wrapped_rows(shape, SHARED, values, n) for n in range(1)",
         "every station has the clock",
         (_SEVERAL,),
     ),

@@ -13,7 +13,7 @@ _MEMORY: Final = "shared/millrace/host/memory.py"
 _PACKING: Final = "shared/millrace/host/packing.py"
 _CLOCKS: Final = "shared/millrace/runtime/clocks.py"
 _CLOCK_FILES: Final = "shared/millrace/runtime/clock_files.py"
-_TOGETHER: Final = "shared/millrace/host/together.py"
+_TOGETHER: Final = "shared/millrace/host/batch_call.py"
 _TESTS: Final = "tests/unit/millrace"
 _WAITING: Final = (
     f"{_TESTS}/test_process.py"
@@ -376,7 +376,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: records of a changelog that take back are those that they take back",
-        "shared/millrace/windows/panes.py",
+        "shared/millrace/windows/emission.py",
         'identity=f"{start}:{cell.end}:{change}")',
         'identity=f"{start}:{cell.end}")',
         "no two records of a key have one identity",
@@ -392,7 +392,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ticks: an early result by the wall has the present time",
-        "shared/millrace/windows/panes.py",
+        "shared/millrace/windows/emission.py",
         "                        ctx.event_time = cell.end - self.closing_ms\n",
         "                        pass\n",
         "an early result has the time of its window",

@@ -15,14 +15,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millrace.host.groups import group_labels
 from millrace.host.spark import ProcessedStream
-from millrace.host.spark_clock import announced
+from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.station import HEADER, VARIABLE, place_of
 from millrace.local.jars import ensure_jars
 from millrace.runtime.clock_files import Epoch
 from millrace.runtime.session import spark_session
 from millrace.state.cells import CLOCK_PAGE, Header, read_clock, read_header
-from millrace.state.sealing import unseal
+from millrace.state.envelope import unwrap
 from millrace.time.clock import ClockState
 from tests.spark.mirror import DRAIN
 
@@ -111,7 +111,7 @@ class Stream:
         )
         # As write_to does it: a drain says which checkpoint it is for.
         clock = msgspec.structs.replace(self.output.clock, incarnation=DRAIN.incarnation)
-        with announced(self._spark, [Epoch(0, clock)]):
+        with clock_settings_for(self._spark, [Epoch(0, clock)]):
             query = writer.start()
         try:
             assert query.awaitTermination(150), "the query does not end"
@@ -153,7 +153,7 @@ class Stream:
             names = [link.name for link in self.output.topology.links]
             labels = group_labels(self.output.front.stations)
             return [
-                (name, label, number, unseal(data, place_of(name, label, number, station), None))
+                (name, label, number, unwrap(data, place_of(name, label, number, station), None))
                 for row in self.state(VARIABLE)
                 if (at := row["user_map_key"])["link"] >= 0
                 for name, label, number in [(names[at["link"]], at["label"], at["page"])]
@@ -166,7 +166,7 @@ class Stream:
             for row in self.state("pages")
         ]
         return [
-            (name, label, number, unseal(data, place_of(name, label, number), None))
+            (name, label, number, unwrap(data, place_of(name, label, number), None))
             for name, label, number, data in found
         ]
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millrace import Context, KeyedProcess, Timer, arrival, connect, keyed
 from millrace.host.chunks import WATERMARK, status_of
-from millrace.host.spark_clock import announced
+from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_readers import numbered, readers_of
 from millrace.runtime.clock_files import keep_settings, read_settings
 from millrace.testing.partitions import Partition, Reader, Record, Row, reports
@@ -144,7 +144,7 @@ class Watched:
             .foreachBatch(keep)
             .trigger(availableNow=True)
         )
-        with announced(self._spark, epochs):
+        with clock_settings_for(self._spark, epochs):
             query = writer.start()
         try:
             assert query.awaitTermination(150)

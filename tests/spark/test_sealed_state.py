@@ -23,6 +23,7 @@ from millrace import BroadcastContext, Context, KeyedProcess, arrival, broadcast
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_sink import write_to
 from millrace.runtime.contract import CONTRACT_FILE, ContractMismatch
+from millrace.state.envelope import Place, key_of, unwrap
 from millrace.state.keyring import (
     KEY_FILE_CONF,
     KEYS_VARIABLE,
@@ -32,7 +33,6 @@ from millrace.state.keyring import (
     rotate_key_file,
     write_key_file,
 )
-from millrace.state.sealing import Place, key_of, unseal
 from tests.spark.conftest import Emitted, Stream, StreamFactory
 
 START = 1_700_000_000_000
@@ -188,7 +188,7 @@ def test_encrypted_state_goes_on_after_a_restart_and_every_value_of_it_is_encryp
     stored = [data for found in kept.values() for _, _, data in found]
     assert {key_of(data) for data in stored} == set(ring.ids)
     opened = b"".join(
-        unseal(data, Place("Balances", group, "header"), ring) for group, _, data in kept["header"]
+        unwrap(data, Place("Balances", group, "header"), ring) for group, _, data in kept["header"]
     )
     assert b"3:Ada" in opened
     assert not any(b"3:Ada" in data for data in stored)

@@ -193,9 +193,9 @@ def _apps(
 ) -> Apps:
     """Return the apps that are asked, with their settings."""
     from millrace.errors import UserError
-    from millrace.runtime.announced import announced_in
     from millrace.runtime.apps import load_app
     from millrace.runtime.commands import settings_of
+    from millrace.runtime.demo_settings import published_settings
     from millrace.runtime.installed import list_apps
     from millrace.runtime.settings_sources import FromOption
 
@@ -203,7 +203,7 @@ def _apps(
         raise UserError("--root and --set are those of one app: say which with --app")
     if app_name is not None:
         load_app(app_name)
-    sets: list[str] = [] if root is None else [*announced_in(root)]
+    sets: list[str] = [] if root is None else [*published_settings(root)]
     given = (("--root", "storage.root", root), ("--bootstrap", "kafka.bootstrap", bootstrap))
     sets += [FromOption(option, key, str(value)) for option, key, value in given if value is not None]
     names = [app_name] if app_name is not None else list(list_apps())

@@ -14,7 +14,7 @@ from millrace.dashboard.progress import Progress, read_progress
 from millrace.dashboard.tables import DeltaReader, open_table
 from millrace.dead_letters import one_line
 from millrace.errors import UserError
-from millrace.runtime.announced import announced_in
+from millrace.runtime.demo_settings import published_settings
 
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
@@ -73,7 +73,7 @@ class AppData:
 
     def listen(self) -> None:
         """Take the settings that a demo in the root tells while it runs: its broker and its topics."""
-        told = announced_in(self.root)
+        told = published_settings(self.root)
         if self._settings_with is None or told == self._told:
             return
         self._told = told
@@ -189,5 +189,5 @@ def find_root(app: str, settings: AppSettings, given: Path | None) -> Path:
             f"storage.root is {settings.storage.root}: only local and mounted folders are supported"
         )
     demo = demo_path(app)
-    has_demo = (demo / "tables").is_dir() or bool(announced_in(demo))
+    has_demo = (demo / "tables").is_dir() or bool(published_settings(demo))
     return demo if has_demo and not (root / "tables").is_dir() else root

@@ -24,6 +24,7 @@ import msgspec
 
 from millrace.batch import Batch
 from millrace.dead_letters import NOT_JSON, DeadLetter, error_digest, kept_of, one_line, position, reason_of
+from millrace.host.batch_call import BatchCall, Lives, split_batch
 from millrace.host.controls import Controls
 from millrace.host.groups import context_key
 from millrace.host.rows import (
@@ -38,7 +39,6 @@ from millrace.host.rows import (
     make_event_id,
     new_emission,
 )
-from millrace.host.together import Lives, Together, split_batch
 from millrace.inputs import inputs_of, unmarked
 from millrace.process import (
     Context,
@@ -274,7 +274,7 @@ class Runner:
         due.update(dict.fromkeys(soon))
         return left
 
-    def _set_timers(self, done: Batch[Any], together: Together, watermark: int) -> list[str]:
+    def _set_timers(self, done: Batch[Any], together: BatchCall, watermark: int) -> list[str]:
         """Set the timers that ``process_batch`` asked for; return the keys with one that this batch fires.
 
         Raises:
@@ -296,7 +296,7 @@ class Runner:
                 soon.append(together.keys[together.key_of[row]])
         return soon
 
-    def _emissions_of(self, done: Batch[Any], together: Together) -> list[Emission]:
+    def _emissions_of(self, done: Batch[Any], together: BatchCall) -> list[Emission]:
         made: list[Emission] = []
         encode = self._encode
         for output, records, of in done.emitted:

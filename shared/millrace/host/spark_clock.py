@@ -48,7 +48,7 @@ def _epochs(text: str) -> list[Epoch]:
 
 
 @contextlib.contextmanager
-def announced(session: SparkSession, epochs: list[Epoch]) -> Iterator[None]:
+def clock_settings_for(session: SparkSession, epochs: list[Epoch]) -> Iterator[None]:
     """Let the query that is started in the block know its history: it takes the session's settings along."""
     with _starting:
         session.conf.set(_CONF, msgspec.json.encode(epochs).decode())

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, status_of
-from millrace.host.spark_clock import announced
+from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_types import struct_type
 from millrace.inspect.positions import kept_ids, record_tables
 from millrace.process import KeyedProcess
@@ -145,7 +145,7 @@ def write_to(
     if trigger is not None:
         writer = writer.trigger(**({"processingTime": trigger} if isinstance(trigger, str) else trigger))
     settings = msgspec.structs.replace(stream.clock, incarnation=incarnation)
-    with announced(session, keep_settings(folder, settings)):
+    with clock_settings_for(session, keep_settings(folder, settings)):
         return writer.start()
 
 

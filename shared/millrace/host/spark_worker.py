@@ -30,9 +30,9 @@ from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_state import StateClient
 from millrace.process import KeyedProcess
 from millrace.state.cells import CLOCK_PAGE, encode, read_clock
+from millrace.state.envelope import EnvelopeBackend
 from millrace.state.keyring import KeyReference
 from millrace.state.pages import PagedStore
-from millrace.state.sealing import SealedBackend
 from millrace.time import END_OF_TIME, NO_WATERMARK
 from millrace.time.clock import ClockState
 
@@ -187,9 +187,9 @@ class KeyGroupProcessor(StatefulProcessor):
         # Not in init(): Spark calls that on the driver too, and hangs when it raises there.
         ring = None if self._keys is None else self._keys.ring()
         stored = _Backend(self._client, self._header, self._pages)
-        backend = SealedBackend(stored, self._process.stored_as, label, ring)
+        backend = EnvelopeBackend(stored, self._process.stored_as, label, ring)
         store = PagedStore(backend, runner.layout, label=label)
-        kept = None if stored.clock is None else backend.unseal_clock(stored.clock)
+        kept = None if stored.clock is None else backend.unwrap_clock(stored.clock)
         before = ClockState() if kept is None else read_clock(kept)
         settings = None if self._clock is None else self._clock.now()
         after, status = moved(self._process.name, before, settings, batch)
@@ -214,7 +214,7 @@ class KeyGroupProcessor(StatefulProcessor):
             passed = runner.controls.pass_(stored_broadcast, ahead, report=batch.speaks)
             changed = changed if passed is None else passed
             if changed is not None:
-                self._broadcast.update((backend.seal_broadcast(changed),))
+                self._broadcast.update((backend.wrap_broadcast(changed),))
                 store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
         store.commit(ahead, store.processing_time)
         stored.flush()
@@ -230,7 +230,7 @@ class KeyGroupProcessor(StatefulProcessor):
             yield _OutputRow(WATERMARK, 0, encode_status(status))
 
     def _run_broadcast(
-        self, state: Any, backend: SealedBackend, store: PagedStore, batch: Brought, watermark: int
+        self, state: Any, backend: EnvelopeBackend, store: PagedStore, batch: Brought, watermark: int
     ) -> tuple[bytes | None, bytes | None]:
         """Take control events, and make the broadcast state readable; all groups keep the same.
 
@@ -239,7 +239,7 @@ class KeyGroupProcessor(StatefulProcessor):
         """
         stored = _broadcast_copies.get(store.broadcast)
         if stored is None and store.broadcast:
-            stored = backend.unseal_broadcast(_bytes(state.get()))
+            stored = backend.unwrap_broadcast(_bytes(state.get()))
             if len(_broadcast_copies) >= _COPIES:
                 _broadcast_copies.clear()
             _broadcast_copies[store.broadcast] = stored

@@ -42,9 +42,9 @@ from millrace.inputs import mark_of
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
+from millrace.state.envelope import Place, unwrap, wrap
 from millrace.state.keyring import KeyReference, Keyring
 from millrace.state.pages import PAGE_BYTES, PagedStore
-from millrace.state.sealing import Place, seal, unseal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus
 from millrace.topology import Topology
@@ -162,7 +162,7 @@ class _Kept:
         """Return some values; ``None`` where there is none."""
         assert self._store is not None  # noqa: S101  (begin() has been called)
         return [
-            None if data is None else unseal(data, self._place(place), self._ring)
+            None if data is None else unwrap(data, self._place(place), self._ring)
             for place, data in zip(places, self._store.read(places), strict=True)
         ]
 
@@ -173,7 +173,7 @@ class _Kept:
     def put(self, place: At, data: bytes) -> None:
         """Write a value."""
         assert self._store is not None  # noqa: S101
-        self._store.write(place, seal(data, self._place(place), self._ring))
+        self._store.write(place, wrap(data, self._place(place), self._ring))
 
     def remove(self, place: At) -> None:
         """Remove a value."""

@@ -29,7 +29,7 @@ from millrace.inspect.lookup import entry_in
 from millrace.inspect.partition import Partition, Version
 from millrace.inspect.stages import Stage, keys_for, named_stage, stages_of
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted
-from millrace.state.sealing import unseal
+from millrace.state.envelope import unwrap
 
 #: How often reading is begun again when the running query removed files under it.
 _TRIES: Final = 5
@@ -200,7 +200,7 @@ class CommittedState:
             for number in numbers:
                 stored = self._stored(stage, Where(station, label, number))
                 if stored is not None:
-                    found[number] = unseal(stored, place_of(stage.process, label, number, station), ring)
+                    found[number] = unwrap(stored, place_of(stage.process, label, number, station), ring)
             return found
 
     def entry(
@@ -252,7 +252,7 @@ class CommittedState:
                     continue
                 group = found.setdefault(where[:2], StoredGroup(b""))
                 place = place_of(stage.process, where.label, where.number, where.station)
-                data = unseal(stored, place, ring)
+                data = unwrap(stored, place, ring)
                 if where.number == HEADER:
                     group.header = data
                 elif where.number == BROADCAST:

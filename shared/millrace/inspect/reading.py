@@ -23,8 +23,8 @@ from millrace.inspect.lookup import entry_in
 from millrace.inspect.reshape import Shared
 from millrace.inspect.stages import Stage, keys_for, stage_of
 from millrace.state.cells import CLOCK_PAGE, read_clock
+from millrace.state.envelope import Place, unwrap
 from millrace.state.keyring import KeyReference
-from millrace.state.sealing import Place, unseal
 from millrace.time.clock import ClockState
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -115,7 +115,7 @@ class StateView:
         ring = None if self.keys is None else self.keys.ring()
         process = self.stage.process
         kept = [
-            unseal(bytes(row.data), place_of(process, SHARED, BROADCAST, row.station), ring)
+            unwrap(bytes(row.data), place_of(process, SHARED, BROADCAST, row.station), ring)
             for row in self._in_station()
             .filter((F.col("label") == SHARED) & (F.col("number") == BROADCAST))
             .collect()
@@ -153,7 +153,7 @@ class StateView:
             process = self.stage.process
             return {
                 SHARED - row.station: read_clock(
-                    unseal(bytes(row.data), place_of(process, SHARED, CLOCK_PAGE, row.station), ring)
+                    unwrap(bytes(row.data), place_of(process, SHARED, CLOCK_PAGE, row.station), ring)
                 )
                 for row in of_link
             }
@@ -161,7 +161,7 @@ class StateView:
         found = rows.select(F.col("key._group").alias("label"), F.col("user_map_value.data").alias("data"))
         return {
             row.label: read_clock(
-                unseal(bytes(row.data), Place(self.stage.process, row.label, "page", CLOCK_PAGE), ring)
+                unwrap(bytes(row.data), Place(self.stage.process, row.label, "page", CLOCK_PAGE), ring)
             )
             for row in found.collect()
         }
@@ -182,7 +182,7 @@ class StateView:
 
         def values(numbers: Sequence[int]) -> dict[int, bytes]:
             return {
-                row.number: unseal(
+                row.number: unwrap(
                     bytes(row.data), place_of(self.stage.process, label, row.number, station), ring
                 )
                 for row in self.stored(of_group, F.col("number").isin(*numbers)).collect()
@@ -225,11 +225,11 @@ def opened(
     group = StoredGroup(b"")
     for number, data in rows.items():
         if number == HEADER:
-            group.header = unseal(data, place_of(process, label, number, station), ring)
+            group.header = unwrap(data, place_of(process, label, number, station), ring)
         elif number == BROADCAST:
-            group.broadcast = unseal(data, place_of(process, label, number, station), ring)
+            group.broadcast = unwrap(data, place_of(process, label, number, station), ring)
         else:
-            group.pages[number] = unseal(data, place_of(process, label, number, station), ring)
+            group.pages[number] = unwrap(data, place_of(process, label, number, station), ring)
     return group
 
 

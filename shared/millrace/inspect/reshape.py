@@ -15,11 +15,11 @@ from millrace.inspect.groups import StoredGroup, packed_group
 from millrace.process import kept_states
 from millrace.state.cells import CLOCK_PAGE, Cell, StateCorrupted, encode, present
 from millrace.state.conversion import Conversion, Converter
+from millrace.state.earlier_entries import OlderLayout
+from millrace.state.envelope import wrap
 from millrace.state.keyring import KeyReference
 from millrace.state.layout import EntryLayout
-from millrace.state.older import OlderLayout
 from millrace.state.paged import owner_of
-from millrace.state.sealing import seal
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockState
 
@@ -201,10 +201,10 @@ class GroupPacker:
             group.pages[CLOCK_PAGE] = group.clock
         if group.broadcast is not None:
             found[BROADCAST] = group.broadcast
-        return sealed_rows(self._shape, label, {**found, **group.pages}, station)
+        return wrapped_rows(self._shape, label, {**found, **group.pages}, station)
 
 
-def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes], station: int = 0) -> pa.Table:
+def wrapped_rows(shape: GroupShape, label: int, values: Mapping[int, bytes], station: int = 0) -> pa.Table:
     """Return values as rows of a key group, each sealed for its place.
 
     Args:
@@ -214,7 +214,7 @@ def sealed_rows(shape: GroupShape, label: int, values: Mapping[int, bytes], stat
         station: The station that they are in.
     """
     ring = None if shape.keys is None else shape.keys.ring()
-    rows = [(n, seal(data, place_of(shape.process, label, n, station), ring)) for n, data in values.items()]
+    rows = [(n, wrap(data, place_of(shape.process, label, n, station), ring)) for n, data in values.items()]
     numbers, sealed = zip(*rows, strict=True) if rows else ((), ())
     return pa.table(
         {
@@ -233,4 +233,4 @@ def shared_rows(shape: GroupShape, shared: Shared) -> pa.Table:
         values[CLOCK_PAGE] = encode(shape.clock)
     if shared.broadcast is not None:
         values[BROADCAST] = shared.broadcast
-    return pa.concat_tables([sealed_rows(shape, SHARED, values, n) for n in range(shape.stations)])
+    return pa.concat_tables([wrapped_rows(shape, SHARED, values, n) for n in range(shape.stations)])

@@ -2,7 +2,7 @@
 
 A table is a file of sorted entries in blocks, with an index of the blocks at its end. It is mapped into
 memory, so that what is read of it stays readable when its file is removed. Blocks have checksums that need a
-library; what is kept here has one of its own (see :mod:`millrace.state.sealing`), so these are not looked at.
+library; what is kept here has one of its own (:mod:`millrace.state.envelope`), so these are not looked at.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from millrace.defined import DefinedProcess, class_for
+from millrace.defined_process import DefinedProcess, class_for
 from millrace.joins.definition import JoinDefinition
 from millrace.joins.records import Column, Merge
 from millrace.process import Order

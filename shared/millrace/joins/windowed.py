@@ -19,8 +19,8 @@ from millrace.process import Context, arrival
 from millrace.time import NEVER
 from millrace.windows.assigners import Assigner, Hopping, Session
 from millrace.windows.definition import Pane, WindowDefinition
+from millrace.windows.emission import CellWindows
 from millrace.windows.fields import list_of
-from millrace.windows.panes import CellWindows
 from millrace.windows.ranges import RangeWindows, TumblingWindows
 from millrace.windows.sessions import SessionWindows
 

@@ -105,7 +105,7 @@ def record_path(folder: Path, app: str, root: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def announced_job(record: JobRecord, folder: Path) -> Iterator[None]:
+def recorded_job(record: JobRecord, folder: Path) -> Iterator[None]:
     """Keep a record of a job while the block runs; whoever dies in it leaves the record behind.
 
     Args:

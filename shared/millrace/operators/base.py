@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from millrace.defined import DefinedProcess, class_for
+from millrace.defined_process import DefinedProcess, class_for
 from millrace.errors import UserError
 from millrace.process import Context, Order, arrival
 from millrace.state.declare import value_state

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from millrace.defined import class_for
+from millrace.defined_process import class_for
 from millrace.operators.base import (
     Names,
     OperatorDefinitionError,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from millrace.defined import DefinedProcess, class_for
+from millrace.defined_process import DefinedProcess, class_for
 from millrace.patterns.automaton import Automaton, compile_pattern
 from millrace.patterns.conditions import PatternDefinitionError
 from millrace.patterns.definition import Pattern

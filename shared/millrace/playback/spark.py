@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.host.spark import ProcessedStream, keyed
-from millrace.host.spark_clock import announced
+from millrace.host.spark_clock import clock_settings_for
 from millrace.host.system import Drain, Tick, encode_system
 from millrace.playback.files import write_batches
 from millrace.playback.steps import END, Batch, Control, Emitted, Plan, Restart, events_of
@@ -74,7 +74,7 @@ def _query(plan: Plan, coming: list[Batch], spark: SparkSession, folder: Path) -
     )
     # The end of the input is for this checkpoint, as its identity in the clock's settings says.
     clock = msgspec.structs.replace(stream.clock, incarnation=END.incarnation)
-    with announced(spark, [Epoch(0, clock)]):
+    with clock_settings_for(spark, [Epoch(0, clock)]):
         query = writer.start()
     try:
         query.awaitTermination()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.runtime.announced import announced_in
+from millrace.runtime.demo_settings import published_settings
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.runtime.settings_sources import FromOption
 
@@ -43,7 +43,7 @@ def command_settings(
     """
     given = (("--bootstrap", "kafka.bootstrap", bootstrap), ("--root", "storage.root", root))
     sets = [FromOption(option, key, str(value)) for option, key, value in given if value is not None]
-    told = () if root is None else announced_in(root)
+    told = () if root is None else published_settings(root)
     return load_settings(kind, app=app, overrides=[*told, *sets, *(overrides or ())])
 
 

@@ -19,7 +19,7 @@ from millrace.connectors.kafka import kafka_stream
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.errors import MillraceError, UserError
-from millrace.host.spark_clock import announced
+from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
@@ -29,7 +29,7 @@ from millrace.local.stopping import stop_signals
 from millrace.observing.endpoint import Endpoint
 from millrace.observing.exposition import Bounds
 from millrace.observing.joblog import logging_to
-from millrace.observing.jobs import JobRecord, announced_job, jobs_folder, this_process
+from millrace.observing.jobs import JobRecord, jobs_folder, recorded_job, this_process
 from millrace.observing.observer import Observer
 from millrace.runtime.apps import App, Topic, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
@@ -286,7 +286,7 @@ class Job:
                         of=self,
                     )
                 )
-                kept.enter_context(announced_job(record, jobs_folder()))
+                kept.enter_context(recorded_job(record, jobs_folder()))
             except OSError as error:
                 self._warn(f"`millrace status` will not see this job: {error}")
             kept.enter_context(observer)
@@ -446,7 +446,7 @@ class Job:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
-        with announced(spark, epochs):
+        with clock_settings_for(spark, epochs):
             return writer.start()
 
     def _refuse_drained(self) -> None:

@@ -322,7 +322,7 @@ class _Run:
     def on(self, spark: SparkSession) -> Replayed:
         """Run on a session."""
         from millrace.connectors.kafka import with_source_id
-        from millrace.host.spark_clock import announced
+        from millrace.host.spark_clock import clock_settings_for
         from millrace.runtime.job import QueryFailed, first_line, ship_project
         from millrace.runtime.wiring import outputs_of
 
@@ -343,7 +343,7 @@ class _Run:
             .foreachBatch(router)
             .trigger(availableNow=True)
         )
-        with announced(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):
+        with clock_settings_for(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):
             query = writer.start()
         try:
             while not query.awaitTermination(1):

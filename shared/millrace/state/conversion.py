@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from millrace.state.cells import StateCorrupted
+from millrace.state.earlier_entries import OlderLayout
 from millrace.state.evolution import state_differences
 from millrace.state.layout import ENGINE_SLOTS, STREAM_TIMERS, EntryLayout, PendingRow, TimerRecord
-from millrace.state.older import OlderLayout
 from millrace.state.paged import EXTENT
 from millrace.state.schema import described_slot
 from millrace.state.slots import BARE, EXPIRING, slot_form

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from millrace.state.backend import GroupBackend
 from millrace.state.cells import SCHEMA_PAGE, PageInfo, StateCorrupted, encode, read_schemas
+from millrace.state.earlier_entries import OlderLayout
 from millrace.state.layout import EntryLayout
-from millrace.state.older import OlderLayout
 
 
 class Schemas:

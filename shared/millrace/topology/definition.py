@@ -2,8 +2,8 @@
 
 :func:`read` begins a topology, ``process`` and ``key_by`` go on with it, and ``write`` says where its outputs
 go. Nothing runs: a host does that, in memory (:class:`~millrace.testing.TestDriver`,
-:class:`~millrace.host.memory_chain.MemoryChain`), on Spark (:mod:`millrace.runtime.wiring`), or on either over
-events at hand (:func:`millrace.play`).
+:class:`~millrace.host.memory_chain.MemoryChain`), on Spark (:mod:`millrace.runtime.wiring`), or on either
+over events at hand (:func:`millrace.play`).
 """
 
 from __future__ import annotations

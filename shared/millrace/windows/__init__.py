@@ -25,10 +25,10 @@ from millrace.windows.binned import binned_quantile
 from millrace.windows.building import Window, queue_of, window
 from millrace.windows.definition import WindowDefinition
 from millrace.windows.fields import WindowDefinitionError
-from millrace.windows.picks import collect, count_distinct, custom, first, last, reduce, top_n
 from millrace.windows.process import WindowProcess, build
 from millrace.windows.sketches import approx_count_distinct, quantile
 from millrace.windows.triggers import Trigger, watermark
+from millrace.windows.value_aggregates import collect, count_distinct, custom, first, last, reduce, top_n
 
 __all__ = [
     "Aggregate",

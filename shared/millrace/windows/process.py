@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from millrace.defined import DefinedProcess, class_for
+from millrace.defined_process import DefinedProcess, class_for
 from millrace.parts.accumulators import BoundAggregate
 from millrace.process import Context, arrival
 from millrace.windows.definition import WindowDefinition

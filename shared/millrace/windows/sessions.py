@@ -10,7 +10,7 @@ from millrace.process import Context
 from millrace.time import NO_WATERMARK, ms
 from millrace.windows.assigners import Session
 from millrace.windows.definition import WindowDefinition
-from millrace.windows.panes import CellWindows
+from millrace.windows.emission import CellWindows
 from millrace.windows.process import register
 
 

@@ -17,7 +17,7 @@ import msgspec
 from millrace.parts.accumulators import BoundAggregate
 from millrace.windows.aggregates import Aggregate, needs_type, skipping
 from millrace.windows.fields import Of, Selected, WindowDefinitionError, list_of, or_none, select
-from millrace.windows.picks import counting
+from millrace.windows.value_aggregates import counting
 
 #: How many values wait beside a sketch.
 HLL_BUFFER: Final = 64

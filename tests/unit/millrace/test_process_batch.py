@@ -54,7 +54,7 @@ class Totals(KeyedProcess[Reading, list[int]]):
         ctx.emit([self.total.value, -1])
 
 
-class Together(Totals):
+class BatchCall(Totals):
     name = "Totals"
     calls = 0
 
@@ -111,14 +111,14 @@ def outcome(process: KeyedProcess[Any, Any], batches: list[list[Step]]) -> tuple
 @given(steps)
 @settings(deadline=None, max_examples=150)
 def test_a_batch_gives_what_its_events_give_one_by_one(batches: list[list[Step]]) -> None:
-    assert outcome(Together(), batches) == outcome(Totals(), batches)
+    assert outcome(BatchCall(), batches) == outcome(Totals(), batches)
 
 
 def test_events_without_timers_and_failures_are_handled_together() -> None:
-    before = Together.calls
+    before = BatchCall.calls
     batch = [(key, at, Reading(at)) for at in range(10) for key in "ab"]
-    assert outcome(Together(), [batch]) == outcome(Totals(), [batch])
-    assert Together.calls == before + 1
+    assert outcome(BatchCall(), [batch]) == outcome(Totals(), [batch])
+    assert BatchCall.calls == before + 1
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -257,7 +257,7 @@ class Silences(Totals):
 class SilencesTogether(Silences):
     name = "Silences"
     calls = 0
-    process_batch = Together.process_batch
+    process_batch = BatchCall.process_batch
 
 
 def test_a_key_whose_timer_its_own_events_may_fire_is_not_handled_together() -> None:
@@ -309,7 +309,7 @@ def test_an_output_that_is_not_declared_stops_the_query() -> None:
 
 
 def test_process_batch_is_refused_in_event_time_order() -> None:
-    class Waiting(Together):
+    class Waiting(BatchCall):
         order = "event_time"
 
     with pytest.raises(ProcessDefinitionError, match="arrival order"):

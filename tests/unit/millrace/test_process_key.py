@@ -94,7 +94,7 @@ class OneByOne(KeyedProcess[Reading, list[int]]):
         ctx.emit([self.total.value, self.count.value, timer.at])
 
 
-class Together(OneByOne):
+class BatchCall(OneByOne):
     """The same, with what is read and written once."""
 
     def process_key(self, events: Iterator[Reading], ctx: Context) -> None:
@@ -104,7 +104,7 @@ class Together(OneByOne):
         self.total.value, self.count.value = total, count
 
 
-class InEventTime(Together):
+class InEventTime(BatchCall):
     """The same in event-time order."""
 
     order = "event_time"  # type: ignore[assignment]
@@ -141,7 +141,7 @@ events_of = st.lists(
 )
 
 
-@pytest.mark.parametrize("process", [Together, InEventTime])
+@pytest.mark.parametrize("process", [BatchCall, InEventTime])
 @given(data=st.data())
 @settings(deadline=None, max_examples=CASES)
 def test_events_of_a_key_together_give_what_they_give_one_by_one(process: Any, data: st.DataObject) -> None:
@@ -171,18 +171,18 @@ def test_it_takes_the_events_of_a_key_that_are_on_time_and_each_stands_in_its_ow
 def test_all_kinds_of_readings_are_handled_together_somewhere() -> None:
     for do in set(DOES) - {"fail", "past", "own"}:
         events = [("a", at, Reading(at, do)) for at in (1, 5, 9)]
-        same_as_process(Together(), events, bound_ms=MINUTE)
+        same_as_process(BatchCall(), events, bound_ms=MINUTE)
 
 
 def test_what_raises_for_one_event_puts_that_one_aside_and_no_other() -> None:
-    driver = TestDriver(Together())
+    driver = TestDriver(BatchCall())
     driver.send_batch([("a", at, Reading(at, "fail" if at == 2 else "")) for at in (1, 2, 3)])
     assert [v[0] for v in driver.values()] == [1, 4]
     assert len(driver.values("dead_letters")) == 1
 
 
 def test_an_event_that_is_not_taken_is_an_error() -> None:
-    class Hasty(Together):
+    class Hasty(BatchCall):
         def process_key(self, events: Iterator[Reading], ctx: Context) -> None:
             next(events)
 
@@ -192,7 +192,7 @@ def test_an_event_that_is_not_taken_is_an_error() -> None:
 
 
 def test_a_timer_that_one_event_sets_fires_before_the_next() -> None:
-    driver = TestDriver(Together())
+    driver = TestDriver(BatchCall())
     driver.send_batch([("a", 1, Reading(1, "own")), ("a", 90, Reading(1))])
     assert [v[1] for v in driver.values()] == [1, 101, 102]
 
@@ -226,7 +226,7 @@ def test_control_events_that_come_into_force_between_events_are_seen_by_the_late
 
 
 def test_the_check_says_what_differs_and_refuses_events_that_show_nothing() -> None:
-    class Wrong(Together):
+    class Wrong(BatchCall):
         def process_key(self, events: Iterator[Reading], ctx: Context) -> None:
             total, count = self.total.value, self.count.value
             for event in events:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from millrace import KeyedProcess, days, hours, minutes
-from millrace.defined import DefinedProcess
+from millrace.defined_process import DefinedProcess
 from millrace.host.memory import MemoryHost
 from millrace.operators.ranking import RankedWindows
 from millrace.process import order_of

@@ -24,7 +24,7 @@ from millrace.dashboard.views import Bars, Graph, Note
 from millrace.errors import UserError
 from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
-from millrace.observing.jobs import announced_job
+from millrace.observing.jobs import recorded_job
 from millrace.observing.reading import Jobs
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
@@ -172,7 +172,7 @@ def test_a_running_job_one_that_is_over_and_one_that_never_ran(tmp_path: Path) -
     write_figures(root, made)
     clock = Clock()
     view = overview_of(root, folder, clock)
-    with announced_job(made.job, folder):
+    with recorded_job(made.job, folder):
         found = bodies(view)
         row = found["apps"]["view"]["rows"][0]
         assert row[:2] == ["shop", "running"]
@@ -195,7 +195,7 @@ def test_a_running_job_one_that_is_over_and_one_that_never_ran(tmp_path: Path) -
 
 def test_figures_of_a_run_before_are_not_shown_as_those_of_now(tmp_path: Path) -> None:
     write_figures(tmp_path, told(tmp_path, job=record(tmp_path, app="shop", began_ms=1)))
-    with announced_job(record(tmp_path, app="shop"), tmp_path / "jobs"):
+    with recorded_job(record(tmp_path, app="shop"), tmp_path / "jobs"):
         found = bodies(overview_of(tmp_path, tmp_path / "jobs"))
     assert found["app-shop"]["state"] == "starting"
     numbers = {n["label"]: n["value"] for n in found["app-shop"]["views"][0]["view"]["items"]}

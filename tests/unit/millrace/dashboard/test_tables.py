@@ -371,7 +371,7 @@ MODULES = [
     "millrace_apps.clickstream.dashboard.data",
     "millrace_apps.iot_maintenance.dashboard.data",
     "millrace_apps.ridesharing.dashboard.data",
-    "millrace.runtime.announced",
+    "millrace.runtime.demo_settings",
 ]  # fmt: skip
 
 

@@ -203,10 +203,10 @@ def test_a_batch_ends_at_the_watermark_that_it_brings(name: str) -> None:
         assert by_key(found.drain()) == by_key(wanted.drain())
 
 
-class Together(KeyedProcess[Reading, Sum]):
+class BatchCall(KeyedProcess[Reading, Sum]):
     """Has events handled together, of which the one of value 13 fails; timers are set by single ones."""
 
-    name = "Together"
+    name = "BatchCall"
     order = arrival(commutes=True)
     kept = value_state(int, default=0)
 
@@ -230,7 +230,7 @@ class Together(KeyedProcess[Reading, Sum]):
 
 
 def test_what_a_timer_did_stays_when_an_event_of_the_same_batch_fails() -> None:
-    host = MemoryHost(Together())
+    host = MemoryHost(BatchCall())
     host.run_batch([("m", 100, Reading("m", 13)), ("m", 101, Reading("m", 7))])  # handled one by one
     (key,) = host.store.cells
     host.watermark = 150  # the timer at 106 is due when the next batch begins

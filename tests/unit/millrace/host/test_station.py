@@ -40,8 +40,8 @@ from millrace.inspect.reading import opened
 from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
 from millrace.process import KeyedProcess, order_of
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, StateCorrupted, encode, read_clock
+from millrace.state.envelope import unwrap
 from millrace.state.keyring import KeyReference, configured_keys, generate_key
-from millrace.state.sealing import unseal
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
 from tests.cases import case_count
@@ -187,7 +187,7 @@ class Runs:
         ring = None if self.sealed is None else self.sealed.ring()
         return [
             {
-                unseal(data, place_of(link.process.stored_as, SHARED, CLOCK_PAGE, number), ring)
+                unwrap(data, place_of(link.process.stored_as, SHARED, CLOCK_PAGE, number), ring)
                 for number, store in enumerate(self.stores)
                 if (data := store.kept.get((place, SHARED, CLOCK_PAGE))) is not None
             }
@@ -209,7 +209,7 @@ class Runs:
                         old.setdefault((number, label), {})[page] = data
             beside = [old.pop((number, SHARED), {}) for number in range(len(self.stores))]
             shared = [
-                {page: unseal(data, place_of(name, SHARED, page, number), ring) for page, data in of.items()}
+                {page: unwrap(data, place_of(name, SHARED, page, number), ring) for page, data in of.items()}
                 for number, of in enumerate(beside)
             ]
             assert all(one == shared[0] for one in shared), "all stations share alike"

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace.observing.jobs import announced_job, find_jobs, read_job, record_path, write_atomically
+from millrace.observing.jobs import find_jobs, read_job, record_path, recorded_job, write_atomically
 from tests.unit.millrace.observing.cases import another_process, record
 
 
 def test_a_job_is_found_while_it_runs_and_gone_when_it_has_ended(tmp_path: Path) -> None:
-    with announced_job(record(), tmp_path):
+    with recorded_job(record(), tmp_path):
         (found,) = find_jobs(tmp_path)
         assert (found.state, found.record) == ("running", record())
     assert find_jobs(tmp_path) == []
@@ -22,7 +22,7 @@ def test_a_job_is_found_while_it_runs_and_gone_when_it_has_ended(tmp_path: Path)
 
 def test_two_roots_of_one_app_are_two_jobs(tmp_path: Path) -> None:
     one, other = record("/data/a"), record("/data/b")
-    with announced_job(one, tmp_path), announced_job(other, tmp_path):
+    with recorded_job(one, tmp_path), recorded_job(other, tmp_path):
         assert {job.record for job in find_jobs(tmp_path)} == {one, other}
 
 
@@ -72,7 +72,7 @@ def test_a_folder_of_that_name_is_unreadable_and_others_are_no_records(tmp_path:
 
 
 def test_an_older_job_does_not_remove_the_record_of_a_newer_one(tmp_path: Path) -> None:
-    with announced_job(record(), tmp_path):
+    with recorded_job(record(), tmp_path):
         newer = record(began_ms=5)
         write_atomically(record_path(tmp_path, "fraud", newer.root), msgspec.json.encode(newer))
     assert [job.record for job in find_jobs(tmp_path)] == [newer]

@@ -13,8 +13,8 @@ from millrace.console import report
 from millrace.console.report import equal, same
 from millrace.errors import UserError
 from millrace.runtime import commands
-from millrace.runtime.announced import announced
 from millrace.runtime.commands import app_table, command_settings
+from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.settings import AppSettings
 
 
@@ -50,7 +50,7 @@ def test_examples_run_as_they_stand() -> None:
 
 
 def test_commands_reach_the_broker_of_a_demo_that_runs_in_the_folder_they_are_given(tmp_path: Path) -> None:
-    with announced(tmp_path, ["kafka.bootstrap=demo:1", "stream.trigger_interval=7 s"]):
+    with publish_settings(tmp_path, ["kafka.bootstrap=demo:1", "stream.trigger_interval=7 s"]):
         inside = command_settings(AppSettings, "x", root=tmp_path)
         named = command_settings(AppSettings, "x", root=tmp_path, bootstrap="other:2")
         elsewhere = command_settings(AppSettings, "x")

@@ -18,7 +18,7 @@ from millrace.inspect.checkpoint import Checkpoint
 from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.serving.ahead import Ahead, Seen
-from millrace.state.sealing import seal, unseal
+from millrace.state.envelope import unwrap, wrap
 from millrace.topology import Topology
 from millrace_apps.fraud.app import app
 from millrace_apps.fraud.settings import FraudSettings
@@ -45,9 +45,9 @@ def as_chain(query: MemoryQuery, topology: Topology, root: Path) -> Checkpoint:
         for (of, label, number), data in kept.items():
             if of != place:
                 continue
-            plain = unseal(data, place_of(process, label, number), None)
+            plain = unwrap(data, place_of(process, label, number), None)
             for to in labels if label == SHARED else [label]:
-                rows.append((_key(to, number), row_of(seal(plain, place_of(process, to, number), None))))
+                rows.append((_key(to, number), row_of(wrap(plain, place_of(process, to, number), None))))
         at = root / "checkpoint" / "state" / str(operator)
         writer = PartitionWriter(at / "0", VARIABLES)
         for _ in range(last):

@@ -25,9 +25,9 @@ from millrace.state import (
 )
 from millrace.state.broadcast import BroadcastLayout
 from millrace.state.cells import StateCorrupted, read_header
+from millrace.state.earlier_entries import StateSchemaMismatch
 from millrace.state.evolution import state_differences
 from millrace.state.layout import TimerRecord
-from millrace.state.older import StateSchemaMismatch
 from millrace.state.schema import describe_state, describe_type, schema_of
 from millrace.time import NEVER
 from tests.unit.millrace.state.cases import HOUR, MINUTE, Bed, DictBackend

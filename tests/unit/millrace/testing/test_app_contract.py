@@ -58,7 +58,7 @@ class Forgets(Taps):
         ctx.emit(Said(event.card, ctx.event_time, mine[event.card]))
 
 
-class Together(Taps):
+class BatchCall(Taps):
     """Tells how far the stream is: a device whose clock is wrong would move it, if it were believed."""
 
     name = "Taps"
@@ -97,7 +97,7 @@ def world(of: App, **more: Any) -> World:
     return type("Of", (World,), {"app": of, **more})()
 
 
-@pytest.mark.parametrize("process", [Taps(), Together()])
+@pytest.mark.parametrize("process", [Taps(), BatchCall()])
 def test_an_app_that_is_right_passes(process: Taps) -> None:
     right = world(app_of(process))
     right.test_topology_and_topics_agree()

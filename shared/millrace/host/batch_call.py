@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millrace.process import KeyedProcess
 
 
-class Together:
+class BatchCall:
     """Rows of several keys, one key's after the other's.
 
     Attributes:
@@ -174,7 +174,7 @@ class Lives:
 
 def split_batch(
     store: EntryStore, rows: dict[str, list[Row]], due: Container[str], watermark: int, lives: Lives
-) -> tuple[Together, dict[str, list[Row]]]:
+) -> tuple[BatchCall, dict[str, list[Row]]]:
     """Return the rows that can be handled together, and those that are handled one by one, by key.
 
     One by one go those of a key with a row that is late or a correction, with a timer that is due or that
@@ -187,7 +187,7 @@ def split_batch(
         watermark: The batch's watermark, ms.
         lives: What may expire.
     """
-    together, left = Together(), {}
+    together, left = BatchCall(), {}
     for key, of_key in rows.items():
         ordered = in_order(of_key)
         if key in due or not _on_time(ordered, watermark):

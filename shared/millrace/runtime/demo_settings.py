@@ -14,7 +14,7 @@ ANNOUNCED_FILE = "running.json"
 
 
 @contextlib.contextmanager
-def announced(folder: Path, sets: Sequence[str]) -> Iterator[None]:
+def publish_settings(folder: Path, sets: Sequence[str]) -> Iterator[None]:
     """Let others see settings (``key=value``) in a folder while the block runs.
 
     Args:
@@ -32,7 +32,7 @@ def announced(folder: Path, sets: Sequence[str]) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def announced_in(folder: Path) -> tuple[str, ...]:
+def published_settings(folder: Path) -> tuple[str, ...]:
     """Return the settings that are told of in a folder; none where nothing runs that tells any.
 
     Args:
@@ -41,9 +41,9 @@ def announced_in(folder: Path) -> tuple[str, ...]:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as name:
-        ...     with announced(Path(name), ["kafka.bootstrap=127.0.0.1:9092"]):
-        ...         inside = announced_in(Path(name))
-        ...     inside, announced_in(Path(name))
+        ...     with publish_settings(Path(name), ["kafka.bootstrap=127.0.0.1:9092"]):
+        ...         inside = published_settings(Path(name))
+        ...     inside, published_settings(Path(name))
         (('kafka.bootstrap=127.0.0.1:9092',), ())
     """
     try:

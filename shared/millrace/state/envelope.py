@@ -1,4 +1,4 @@
-"""Checksums and encryption around the values of the state store (sealing).
+"""The envelope around each value of the state store: a checksum, or encryption.
 
 A key group's header, pages and broadcast state are wrapped where the host hands them to the engine and
 unwrapped where it takes them back; nothing inside knows of it. The first byte of a wrapped value is one
@@ -14,7 +14,7 @@ C1 02  encrypted         key id (4), salt (16), nonce (12), value encrypted with
 An encrypted value is bound to its place: the process, the key group, and which of the group's values it
 is. Copied to another place it does not open. It is not bound to a partition, so whole groups may move, nor
 to a checkpoint, so a savepoint may be restored as it is; for a process of another name or another number of
-key groups, values are opened for the old place and sealed for the new one.
+key groups, values are opened for the old place and wrapped for the new one.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Place(NamedTuple):
         return f"{what} of key group {self.group} of {self.process}"
 
 
-def seal(data: bytes, place: Place, ring: Keyring | None) -> bytes:
+def wrap(data: bytes, place: Place, ring: Keyring | None) -> bytes:
     """Return a value as it is to be stored: encrypted if there are keys, else with a checksum.
 
     >>> place = Place("Balance", 7, "page", 3)
-    >>> stored = seal(b"value", place, None)
-    >>> stored[:2].hex(), unseal(stored, place, None)
+    >>> stored = wrap(b"value", place, None)
+    >>> stored[:2].hex(), unwrap(stored, place, None)
     ('c101', b'value')
     """
     if ring is None:
@@ -70,8 +70,8 @@ def seal(data: bytes, place: Place, ring: Keyring | None) -> bytes:
     return _ENCRYPTED + ring.seal(data, _bound(_ENCRYPTED, place))
 
 
-def unseal(stored: bytes, place: Place, ring: Keyring | None) -> bytes:
-    """Return a value as it was before :func:`seal`.
+def unwrap(stored: bytes, place: Place, ring: Keyring | None) -> bytes:
+    """Return a value as it was before :func:`wrap`.
 
     Args:
         stored: The value as it was found.
@@ -124,8 +124,8 @@ def _bound(form: bytes, place: Place) -> bytes:
     return form + msgspec.msgpack.encode(tuple(place))
 
 
-class SealedBackend:
-    """Seals what goes into a key group's backend and unseals what comes out of it.
+class EnvelopeBackend:
+    """Wraps what goes into a key group's backend and unwraps what comes out of it.
 
     Args:
         backend: Where the bytes are.
@@ -145,11 +145,11 @@ class SealedBackend:
     def get_header(self) -> bytes | None:
         """Return the header, or ``None`` for a group never written."""
         stored = self._backend.get_header()
-        return None if stored is None else unseal(stored, self._place("header"), self._ring)
+        return None if stored is None else unwrap(stored, self._place("header"), self._ring)
 
     def put_header(self, header: bytes) -> None:
         """Write the header."""
-        self._backend.put_header(seal(header, self._place("header"), self._ring))
+        self._backend.put_header(wrap(header, self._place("header"), self._ring))
 
     def get_page(self, page: int) -> bytes:
         """Return a page that the header lists; where it is missing, the backend returns empty bytes."""
@@ -159,13 +159,13 @@ class SealedBackend:
         """Return several pages; see :meth:`get_page`."""
         stored = self._backend.get_pages(pages)
         return [
-            unseal(data, self._place("page", page), self._ring)
+            unwrap(data, self._place("page", page), self._ring)
             for page, data in zip(pages, stored, strict=True)
         ]
 
     def put_page(self, page: int, data: bytes) -> None:
         """Write a page."""
-        self._backend.put_page(page, seal(data, self._place("page", page), self._ring))
+        self._backend.put_page(page, wrap(data, self._place("page", page), self._ring))
 
     def delete_page(self, page: int) -> None:
         """Remove a page."""
@@ -175,17 +175,17 @@ class SealedBackend:
         """Remove the header (its pages are gone already)."""
         self._backend.clear()
 
-    def seal_broadcast(self, data: bytes) -> bytes:
+    def wrap_broadcast(self, data: bytes) -> bytes:
         """Return the group's broadcast state as it is to be stored."""
-        return seal(data, self._place("broadcast"), self._ring)
+        return wrap(data, self._place("broadcast"), self._ring)
 
-    def unseal_broadcast(self, stored: bytes) -> bytes:
-        """Return the group's broadcast state as it was before :meth:`seal_broadcast`."""
-        return unseal(stored, self._place("broadcast"), self._ring)
+    def unwrap_broadcast(self, stored: bytes) -> bytes:
+        """Return the group's broadcast state as it was before :meth:`wrap_broadcast`."""
+        return unwrap(stored, self._place("broadcast"), self._ring)
 
-    def unseal_clock(self, stored: bytes) -> bytes:
+    def unwrap_clock(self, stored: bytes) -> bytes:
         """Return the group's clock as it was before it was put into its page."""
-        return unseal(stored, self._place("page", CLOCK_PAGE), self._ring)
+        return unwrap(stored, self._place("page", CLOCK_PAGE), self._ring)
 
     def _place(self, kind: Literal["header", "page", "broadcast"], number: int = 0) -> Place:
         return Place(self._process, self._group, kind, number)

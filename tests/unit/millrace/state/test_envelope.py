@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from millrace.state import keyring as keyring_module
 from millrace.state import map_state, value_state
 from millrace.state.cells import CLOCK_PAGE, encode, read_clock, read_header, read_page
+from millrace.state.envelope import EnvelopeBackend, Place, key_of, unwrap, wrap
 from millrace.state.keyring import Keyring, StateKeyError, generate_key, key_id, parse_keys
 from millrace.state.pages import PagedStore, StateCorrupted
-from millrace.state.sealing import Place, SealedBackend, key_of, seal, unseal
 from millrace.time.clock import ClockState, Minimum
 from tests.unit.millrace.state.cases import Bed, DictBackend
 from tests.unit.millrace.state.golden import FOLDER, GROUPS, from_json
@@ -49,44 +49,44 @@ class TestEncrypted:
     @given(st.binary(max_size=300), st.text(max_size=20), st.integers(-(2**31), 2**31), st.integers(0, 2**25))
     def test_a_value_is_read_back_as_it_was(self, data: bytes, process: str, group: int, page: int) -> None:
         ring, place = a_ring(), Place(process, group, "page", page)
-        assert unseal(seal(data, place, ring), place, ring) == data
+        assert unwrap(wrap(data, place, ring), place, ring) == data
 
     def test_a_value_of_the_first_version_is_still_read(self) -> None:
-        assert unseal(GOLDEN, HERE, Keyring([FIXED])) == b"a value"
+        assert unwrap(GOLDEN, HERE, Keyring([FIXED])) == b"a value"
 
     def test_equal_values_look_different(self) -> None:
         ring = a_ring()
-        stored = {seal(b"the same" * 50, HERE, ring) for _ in range(200)}
+        stored = {wrap(b"the same" * 50, HERE, ring) for _ in range(200)}
         assert len(stored) == 200
         assert not any(b"the same" in one for one in stored)
 
     def test_a_change_of_any_byte_is_refused(self) -> None:
         ring = a_ring(2)
-        stored = seal(b"a balance of 12.50", HERE, ring)
+        stored = wrap(b"a balance of 12.50", HERE, ring)
         for at in range(len(stored)):
             for bits in (0x01, 0x80, 0xFF):
                 with pytest.raises((StateCorrupted, StateKeyError), match="page 3 of key group 7 of Balance"):
-                    unseal(changed(stored, at, bits), HERE, ring)
+                    unwrap(changed(stored, at, bits), HERE, ring)
 
     def test_a_value_that_is_cut_or_lengthened_is_refused(self) -> None:
         ring = a_ring()
-        stored = seal(b"a balance of 12.50", HERE, ring)
+        stored = wrap(b"a balance of 12.50", HERE, ring)
         for length in range(len(stored)):
             with pytest.raises(StateCorrupted, match="page 3 of key group 7 of Balance"):
-                unseal(stored[:length], HERE, ring)
+                unwrap(stored[:length], HERE, ring)
         with pytest.raises(StateCorrupted):
-            unseal(stored + b"\0", HERE, ring)
+            unwrap(stored + b"\0", HERE, ring)
 
     @pytest.mark.parametrize("place", ELSEWHERE, ids=str)
     def test_a_value_from_another_place_is_refused(self, place: Place) -> None:
         ring = a_ring()
         with pytest.raises(StateCorrupted, match="changed or moved"):
-            unseal(seal(b"value", HERE, ring), place, ring)
+            unwrap(wrap(b"value", HERE, ring), place, ring)
 
     def test_a_key_that_is_not_there_is_named(self) -> None:
         ours, theirs = a_ring(), a_ring(2)
         with pytest.raises(StateKeyError) as caught:
-            unseal(seal(b"value", HERE, ours), HERE, theirs)
+            unwrap(wrap(b"value", HERE, ours), HERE, theirs)
         text = str(caught.value)
         assert ours.ids[0] in text
         assert all(one in text for one in theirs.ids)
@@ -95,18 +95,18 @@ class TestEncrypted:
     def test_without_keys_the_one_that_is_needed_is_named(self) -> None:
         ring = a_ring()
         with pytest.raises(StateKeyError, match=rf"encrypted with key {ring.ids[0]}: set state\.encryption"):
-            unseal(seal(b"value", HERE, ring), HERE, None)
+            unwrap(wrap(b"value", HERE, ring), HERE, None)
 
-    @pytest.mark.parametrize("clear", [seal(b"value", HERE, None), b"\x81\xa1a\x01"])
+    @pytest.mark.parametrize("clear", [wrap(b"value", HERE, None), b"\x81\xa1a\x01"])
     def test_with_keys_a_value_in_clear_is_refused_as_anyone_can_write_one(self, clear: bytes) -> None:
         with pytest.raises(StateCorrupted, match="not encrypted"):
-            unseal(clear, HERE, a_ring())
+            unwrap(clear, HERE, a_ring())
 
     def test_the_first_key_seals_and_all_of_them_open(self) -> None:
         old, new = (parse_keys(generate_key())[0] for _ in range(2))
         both = Keyring([new, old])
-        before, now = seal(b"old", HERE, Keyring([old])), seal(b"new", HERE, both)
-        assert [unseal(stored, HERE, both) for stored in (before, now)] == [b"old", b"new"]
+        before, now = wrap(b"old", HERE, Keyring([old])), wrap(b"new", HERE, both)
+        assert [unwrap(stored, HERE, both) for stored in (before, now)] == [b"old", b"new"]
         assert (key_of(before), key_of(now)) == (key_id(old), key_id(new)) == both.ids[::-1]
 
     def test_a_derived_key_is_given_up_long_before_its_nonces_repeat(
@@ -114,7 +114,7 @@ class TestEncrypted:
     ) -> None:
         monkeypatch.setattr(keyring_module, "_VALUES_PER_SALT", 3)
         ring = a_ring()
-        salts = [seal(b"value", HERE, ring)[6:22] for _ in range(7)]
+        salts = [wrap(b"value", HERE, ring)[6:22] for _ in range(7)]
         assert [len(set(salts[i : i + 3])) for i in (0, 3)] == [1, 1]
         assert len(set(salts)) == 3
 
@@ -122,14 +122,14 @@ class TestEncrypted:
         monkeypatch.setattr(keyring_module, "_REMEMBERED", 2)
         monkeypatch.setattr(keyring_module, "_VALUES_PER_SALT", 1)
         ring = a_ring()
-        stored = [seal(bytes([i]), HERE, ring) for i in range(9)]
-        assert [unseal(one, HERE, ring) for one in stored] == [bytes([i]) for i in range(9)]
+        stored = [wrap(bytes([i]), HERE, ring) for i in range(9)]
+        assert [unwrap(one, HERE, ring) for one in stored] == [bytes([i]) for i in range(9)]
 
 
 class TestChecked:
     def test_a_value_is_read_back_as_it_was(self) -> None:
-        assert unseal(seal(b"", HERE, None), HERE, None) == b""
-        assert key_of(seal(b"value", HERE, None)) is None
+        assert unwrap(wrap(b"", HERE, None), HERE, None) == b""
+        assert key_of(wrap(b"value", HERE, None)) is None
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_a_change_of_any_byte_of_state_is_refused(self, group: str) -> None:
@@ -141,28 +141,28 @@ class TestChecked:
             data, place = backend.pages[number], Place("Bed", 0, "page", number)
             values.append((place, data, partial(read_page, number=number)))
         for place, data, read in values:
-            stored = seal(data, place, None)
-            assert read(unseal(stored, place, None))
+            stored = wrap(data, place, None)
+            assert read(unwrap(stored, place, None))
             for at in range(len(stored)):
                 for bits in (0x01, 0x40, 0xFF):
                     with pytest.raises(StateCorrupted):
-                        read(unseal(changed(stored, at, bits), place, None))
+                        read(unwrap(changed(stored, at, bits), place, None))
 
     def test_a_value_that_is_cut_is_refused(self) -> None:
         for data in (b"", b"a balance of 12.50"):
-            stored = seal(data, HERE, None)
+            stored = wrap(data, HERE, None)
             for length in range(len(stored)):
                 with pytest.raises(StateCorrupted, match="page 3 of key group 7 of Balance"):
-                    unseal(stored[:length], HERE, None)
+                    unwrap(stored[:length], HERE, None)
 
     def test_a_form_of_a_later_version_is_refused(self) -> None:
         with pytest.raises(StateCorrupted, match="later version"):
-            unseal(b"\xc1\x03value", HERE, None)
+            unwrap(b"\xc1\x03value", HERE, None)
 
     def test_what_is_missing_is_named(self) -> None:
         for ring in (None, a_ring()):
             with pytest.raises(StateCorrupted, match="page 3 of key group 7 of Balance is missing"):
-                unseal(b"", HERE, ring)
+                unwrap(b"", HERE, ring)
 
 
 class SealedBed(Bed):
@@ -171,7 +171,7 @@ class SealedBed(Bed):
     ring: Keyring | None = None
 
     def _store(self) -> PagedStore:
-        sealed = SealedBackend(self.backend, "Bed", self.label, self.ring)
+        sealed = EnvelopeBackend(self.backend, "Bed", self.label, self.ring)
         return PagedStore(sealed, self.layout, page_bytes=self.page_bytes, label=self.label)
 
 
@@ -249,18 +249,18 @@ class TestGroup:
 def test_a_clock_is_sealed_in_its_place(ring: Keyring | None) -> None:
     """It cannot be taken for another page, nor for the clock of another group."""
     backend, clock = DictBackend(), encode(ClockState(5, 9, 7, (Minimum(9, "in:0"),)))
-    sealed = SealedBackend(backend, "Bed", 3, ring)
+    sealed = EnvelopeBackend(backend, "Bed", 3, ring)
     sealed.put_page(CLOCK_PAGE, clock)
     stored = backend.pages[CLOCK_PAGE]
-    assert sealed.unseal_clock(stored) == clock
+    assert sealed.unwrap_clock(stored) == clock
     assert (ring is None) == (clock in stored)
     with pytest.raises(StateCorrupted, match="the clock of key group 3 of Bed"):
-        sealed.unseal_clock(changed(stored, len(stored) - 1))
+        sealed.unwrap_clock(changed(stored, len(stored) - 1))
     if ring is not None:
         with pytest.raises(StateCorrupted, match="changed or moved"):
-            SealedBackend(backend, "Bed", 4, ring).unseal_clock(stored)
+            EnvelopeBackend(backend, "Bed", 4, ring).unwrap_clock(stored)
         with pytest.raises(StateCorrupted, match="changed or moved"):
-            unseal(stored, Place("Bed", 3, "page", 1), ring)
+            unwrap(stored, Place("Bed", 3, "page", 1), ring)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\xa1a", b"\x95\x01\x02\xc0\x91\x01\x80"])
@@ -273,7 +273,7 @@ def test_a_clock_that_cannot_be_read_stops(damage: bytes) -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("state-*.json")), ids=lambda p: p.stem)
 def test_state_from_before_there_were_checksums_is_read_and_written_with_them(group: str, path: Any) -> None:
     backend = from_json(kept(path, group))
-    sealed = SealedBackend(backend, "Bed", 3, None)
+    sealed = EnvelopeBackend(backend, "Bed", 3, None)
     header = sealed.get_header()
     assert header is not None
     pages = {number: sealed.get_page(number) for number in backend.pages}
@@ -288,11 +288,11 @@ def test_state_from_before_there_were_checksums_is_read_and_written_with_them(gr
 
 def test_broadcast_state_has_a_place_of_its_own() -> None:
     ring = a_ring()
-    one, other = (SealedBackend(DictBackend(), "Bed", group, ring) for group in (1, 2))
-    stored = one.seal_broadcast(b"limits")
-    assert one.unseal_broadcast(stored) == b"limits"
+    one, other = (EnvelopeBackend(DictBackend(), "Bed", group, ring) for group in (1, 2))
+    stored = one.wrap_broadcast(b"limits")
+    assert one.unwrap_broadcast(stored) == b"limits"
     with pytest.raises(StateCorrupted, match="the broadcast state of key group 2 of Bed"):
-        other.unseal_broadcast(stored)
+        other.unwrap_broadcast(stored)
 
 
 def test_keys_are_neither_shown_nor_sent() -> None:
