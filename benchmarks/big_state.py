@@ -63,11 +63,11 @@ def big_state(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> 
         with Written(Path(on.settings.storage.path("checkpoint")) / "state") as written:
             with on.producing(sent) as producer:
                 on.await_results(sizes.keys + rate.warm_up_s * rate.rate)
-                bytes_before, results_before = written.look(), on.produced()
+                bytes_before, results_before = written.sample(), on.produced()
                 warm = on.committed()
                 on.await_results(sizes.keys + rate.rows)
                 producer.wait()
-            state_bytes, results = written.look() - bytes_before, on.produced() - results_before
+            state_bytes, results = written.sample() - bytes_before, on.produced() - results_before
         more, killed_ms, dead_ms = _kill(on, sizes, first_id=sizes.keys + rate.rows)
         found = on.results()
     return {

@@ -21,9 +21,9 @@ class CpuMeter:
 
     Example:
         >>> meter = CpuMeter()
-        >>> before = meter.look()
+        >>> before = meter.sample()
         >>> _ = sum(range(1_000_000))
-        >>> meter.look()["driver"] >= before["driver"]
+        >>> meter.sample()["driver"] >= before["driver"]
         True
     """
 
@@ -31,7 +31,7 @@ class CpuMeter:
         self._used: dict[tuple[int, float], tuple[str, float]] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> dict[str, float]:
+    def sample(self) -> dict[str, float]:
         """Return the CPU time so far by part, s."""
         with self._lock:
             me = psutil.Process()
@@ -50,7 +50,7 @@ class CpuMeter:
     def watch(self) -> None:
         """Look again and again, for as long as the process lives."""
         while True:
-            self.look()
+            self.sample()
             time.sleep(_LOOK_S)
 
 
@@ -80,7 +80,7 @@ def cpu_by_part() -> dict[str, float]:
     if not _watching.is_set():
         _watching.set()
         threading.Thread(target=_meter.watch, name="millrace-cpu", daemon=True).start()
-    return _meter.look()
+    return _meter.sample()
 
 
 def cpu_seconds() -> float:

@@ -132,7 +132,7 @@ class Written:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Written:
-        self.look()
+        self.sample()
         self._thread.start()
         return self
 
@@ -140,7 +140,7 @@ class Written:
         self._end.set()
         self._thread.join()
 
-    def look(self) -> int:
+    def sample(self) -> int:
         """Look now; return the bytes of all files ever seen."""
         with self._lock:
             self._look()
@@ -160,7 +160,7 @@ class Written:
 
     def _watch(self) -> None:
         while not self._end.wait(1.0):
-            self.look()
+            self.sample()
 
 
 class Producer:

@@ -469,7 +469,7 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
 
     meter = CpuMeter()
     fed: list[Fed] = []
-    watch = Watch(plan, meter.look, lambda batch: fed[0].read(batch))
+    watch = Watch(plan, meter.sample, lambda batch: fed[0].read(batch))
     taken: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def note(batch: int, counts: dict[str, int]) -> None:
@@ -540,7 +540,7 @@ def _look_on(plan: Plan, watch: Watch, job: Job, meter: Any, ended: threading.Ev
     """Tell how far it is, and stop a job that takes nothing any more."""
     wanted, seen, since = plan.warm_batches + plan.batches, -1, time.monotonic()
     while not ended.wait(_TELL_S):
-        meter.look()  # what ends meanwhile is remembered
+        meter.sample()  # what ends meanwhile is remembered
         if len(watch.ends) != seen:
             seen, since = len(watch.ends), time.monotonic()
             say(f"batch {seen} of {wanted}, of which {plan.warm_batches} to warm up")

@@ -96,7 +96,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an alert is written only of what is blocked",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/decision.py",
         '    return decision, None if action == "approve" else _alert(decision, thresholds)\n',
         '    return decision, None if action != "block" else _alert(decision, thresholds)\n',
         "alerts are written",
@@ -196,7 +196,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: a rule in shadow is in force",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/decision.py",
         "    return [m for m in found if not m.shadow], [m for m in found if m.shadow]\n",
         "    return list(found), [m for m in found if m.shadow]\n",
         "rules are tried before they count",
@@ -298,7 +298,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: whom a list blocks may be let through",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/decision.py",
         " and not listed and control.has(",
         " and control.has(",
         "the list blocked blocks",
@@ -585,7 +585,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "fraud: an alert does not say that a ring is at work",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/decision.py",
         "        ring=ring_of(d.reasons, device_id=d.device_id, terminal_id=d.terminal_id),\n",
         "",
         "which case an alert is of hangs on its own reasons",

@@ -49,7 +49,7 @@ MUTANTS: Final = (
         " else unmarked(raw)",
         "dead letters have the original bytes",
         (
-            "tests/unit/millrace/test_dead_letters.py::"
+            "tests/unit/millrace/dead_letters/test_dead_letters.py::"
             "test_the_dead_letter_of_a_control_event_keeps_all_its_bytes",
         ),
     ),

@@ -160,7 +160,7 @@ MUTANTS: Final = (
         "dead > total",
         "a bad deploy does not eat the stream",
         (
-            "tests/unit/millrace/test_dead_letters.py::test_dead_letters_of_every_link_of_a_chain_are_dead_letters",
+            "tests/unit/millrace/dead_letters/test_dead_letters.py::test_dead_letters_of_every_link_of_a_chain_are_dead_letters",
         ),
     ),
     Mutant(

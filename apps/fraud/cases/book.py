@@ -220,8 +220,8 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         case.status = said.verdict
         case.verdict_by, case.verdict_ms, case.note = said.by, said.at_ms, said.note
         case.dispositions.append(said.disposition_id)
-        case.look(said.by, said.at_ms)
-        case.tell(said.verdict, said.by, said.at_ms, said.note)
+        case.mark_viewed(said.by, said.at_ms)
+        case.note_act(said.verdict, said.by, said.at_ms, said.note)
         self._unclaim(said.case_id, case, ctx)
         kept_until = max(ctx.event_time, said.at_ms) + self.rules.kept_ms
         blocked_until = max(case.blocked_until_ms or 0, case.ring_blocked_until_ms or 0)
@@ -259,8 +259,8 @@ class CaseBook(KeyedProcess[AlertSeen | Disposition | CaseAct, Case]):
         elif act.what == "unblock":
             self._unblock(case, act, ctx)
         if act.what != "release":
-            case.look(act.by, act.at_ms)
-        case.tell(act.what, act.by, act.at_ms, act.note, act.about)
+            case.mark_viewed(act.by, act.at_ms)
+        case.note_act(act.what, act.by, act.at_ms, act.note, act.about)
         case.acts[act.act_id] = digest
         while len(case.acts) > _MOST_ACTS:
             del case.acts[next(iter(case.acts))]

@@ -119,12 +119,12 @@ class KeptCase(msgspec.Struct):
         """Say whether somebody else looks at it at a time."""
         return self.claimed_by not in (None, by) and at_ms < (self.claimed_until_ms or 0)
 
-    def look(self, by: str, at_ms: int) -> None:
+    def mark_viewed(self, by: str, at_ms: int) -> None:
         """Note who was the first to look at it."""
         if self.looked_ms is None:
             self.looked_by, self.looked_ms = by, at_ms
 
-    def tell(self, what: str, by: str, at_ms: int, note: str, about: str = "") -> None:
+    def note_act(self, what: str, by: str, at_ms: int, note: str, about: str = "") -> None:
         """Add a line to its history."""
         self.history = [*self.history, CaseEvent(what, by, at_ms, note, about)][-_MOST_EVENTS:]
 

@@ -125,7 +125,7 @@ class Served:
     decide_ms: int = 0
     decide_most_ms: int = 0
 
-    def look(self, took_ms: int) -> None:
+    def add_view(self, took_ms: int) -> None:
         """Count the first look at a case."""
         self.looked += 1
         self.look_ms += took_ms
@@ -174,7 +174,7 @@ def work_of(cases: Iterable[Case]) -> Work:
     for case in cases:
         if case.looked_by is not None and case.looked_ms is not None:
             took = max(0, case.looked_ms - case.opened_ms)
-            served(case.looked_ms, case, case.looked_by).look(took)
+            served(case.looked_ms, case, case.looked_by).add_view(took)
         first = _first_verdict(case)
         if first is not None:
             verdict, by, at_ms = first

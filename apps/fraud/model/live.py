@@ -17,7 +17,7 @@ from millrace_apps.fraud.contracts.events import Channel
 from millrace_apps.fraud.contracts.feature_types import CardFeatures, EntityFeatures
 from millrace_apps.fraud.model.estimator import ModelSpec
 from millrace_apps.fraud.processes.billing import billed
-from millrace_apps.fraud.processes.desk import FEATURES_VERSION as DECIDED_BY
+from millrace_apps.fraud.processes.decision import FEATURES_VERSION as DECIDED_BY
 from millrace_apps.fraud.processes.features import Features
 from millrace_apps.fraud.processes.local_time import hour_of, weekday_of
 from millrace_apps.fraud.state.labels import LabelRisk, TerminalLabels

@@ -58,7 +58,7 @@ def forget(
     deleted = {} if check else forgetting.delete(settings, names)
     if vacuum and not check:
         typer.echo(f"{forgetting.vacuum(settings):,} files of earlier versions removed")
-    proof = forgetting.Proof(ids, confirmed, forgetting.look(settings, names, deleted))
+    proof = forgetting.Proof(ids, confirmed, forgetting.find_traces(settings, names, deleted))
     proof.stores = forgetting.stores(settings, now_ms())
     for one in proof.tables:
         kept = "  (kept: who did what)" if one.kept and one.left else ""

@@ -112,7 +112,7 @@ def settle(settings: FraudSettings, patience_s: float) -> None:
     wait_for_merges(_tables(settings), patience_s=patience_s)
 
 
-def look(settings: FraudSettings, names: Names, deleted: dict[str, int] | None = None) -> list[Found]:
+def find_traces(settings: FraudSettings, names: Names, deleted: dict[str, int] | None = None) -> list[Found]:
     """Return what still names a card, table by table; found another way than it is deleted."""
     return [
         Found(

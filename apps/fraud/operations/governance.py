@@ -41,7 +41,7 @@ from millrace_apps.fraud.contracts.control_events import (
     UndoChange,
 )
 from millrace_apps.fraud.processes.currencies import MAX_AMOUNT
-from millrace_apps.fraud.processes.desk import ALLOWED, BLOCKED
+from millrace_apps.fraud.processes.decision import ALLOWED, BLOCKED
 from millrace_apps.fraud.processes.rulebook import LANGUAGE
 from millrace_apps.fraud.processes.scoring import DEFAULTS, THRESHOLD_NAMES
 

@@ -9,7 +9,7 @@ from millrace.errors import UserError
 from millrace.operations.control_topic import Book
 from millrace_apps.fraud.contracts.events import Control, SetRate
 from millrace_apps.fraud.operations.governance import Governance, Kept, Proposal, take_control
-from millrace_apps.fraud.processes.desk import ALLOWED, BLOCKED
+from millrace_apps.fraud.processes.decision import ALLOWED, BLOCKED
 from millrace_apps.fraud.settings import FraudSettings
 
 #: Kinds of values on ``blocked`` and ``allowed``.

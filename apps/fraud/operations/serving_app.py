@@ -87,9 +87,9 @@ def decider_of(
             )
             stack.callback(outbox.close)
         else:
-            hand_on = make()
-            stack.callback(hand_on.close)
-            way = AtOnce(hand_on)
+            forward = make()
+            stack.callback(forward.close)
+            way = AtOnce(forward)
         journal = Journal(root / JOURNAL)
         stack.callback(journal.close)
         decider = Decider(

@@ -21,7 +21,7 @@ from millrace_apps.fraud.contracts.control_events import Change
 from millrace_apps.fraud.operations.backtest import read_table
 from millrace_apps.fraud.operations.governance import Kept, try_changes
 from millrace_apps.fraud.processes.billing import worths
-from millrace_apps.fraud.processes.desk import ALLOWED, BLOCKED, FEATURES_VERSION
+from millrace_apps.fraud.processes.decision import ALLOWED, BLOCKED, FEATURES_VERSION
 from millrace_apps.fraud.processes.features import Features
 from millrace_apps.fraud.processes.reasons import entity_reasons, score_of
 from millrace_apps.fraud.processes.scoring import Thresholds, own_reasons, thresholds_with

@@ -132,9 +132,9 @@ class _Cards(Stage):
         self.forget_key()
         ctx.timers.delete(_EXPIRE)  # with it the card's key would be kept
         ctx.output(self.erased, Erased(event.erasure_id, event.event_time_ms), on_time=False)
-        self.hand_on_erasure(event, ctx)
+        self.forward_erasure(event, ctx)
 
-    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+    def forward_erasure(self, event: CardErasure, ctx: Context) -> None:
         """Hand on that a card is to be forgotten, where a later stage keeps something of it."""
 
     def _learn(self, label: Label, ctx: Context) -> None:
@@ -148,7 +148,7 @@ class _Cards(Stage):
         ctx.output(self.labels, label, on_time=False)
         with_it()
         if taken != "superseded":
-            self.hand_on_label(label, ctx, newest=taken == "newest")
+            self.forward_label(label, ctx, newest=taken == "newest")
 
     def _settle(self, event: Authorisation, ctx: Context) -> None:
         """Take an authorisation, once; it changes no decision that was issued."""
@@ -161,7 +161,7 @@ class _Cards(Stage):
         ctx.output(self.authorisations, event, on_time=False)
         with_it()
         if taken == "new" and event.status in ("declined", "captured"):
-            self.hand_on_response(event, ctx)
+            self.forward_response(event, ctx)
 
     def _before(
         self,
@@ -218,10 +218,10 @@ class _Cards(Stage):
     def _fates(self) -> Fates:
         return Fates(self.history.value, self.authorised.value, self.labelled.value)
 
-    def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
+    def forward_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on that changes what is known, to whom it concerns."""
 
-    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+    def forward_response(self, response: Authorisation, ctx: Context) -> None:
         """Hand on the response to a payment, to whom it concerns."""
 
     def _observe(self, event: Transaction, ctx: Context) -> None:
@@ -262,14 +262,14 @@ class _Cards(Stage):
             self.history.value = history
         words = self.labelled.value
         said = None if words is None else words.risk(ctx.event_time)
-        self.hand_on(
+        self.forward(
             new_observed((event, own, card, None, None, None, None, windows, said, None, None, None)), ctx
         )
         if purchase and history is not None:
             # At last: rules look at what it removes.
             history.forget(ctx.watermark, MAX_KEPT_OF_CARD)
 
-    def hand_on(self, seen: Observed, ctx: Context) -> None:
+    def forward(self, seen: Observed, ctx: Context) -> None:
         """Decide, or hand on to the next stage."""
         raise NotImplementedError
 
@@ -388,7 +388,7 @@ class CardMonitor(_Cards, KeyedProcess[Transaction, Decision]):
         super().__init__(control_group=control_group)
         self._half_life = half_life
 
-    hand_on = Stage.decide_now
+    forward = Stage.decide_now
 
 
 class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
@@ -409,26 +409,26 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
         self._half_life = half_life
         self._tells, self._responds = tells, responds
 
-    def hand_on_erasure(self, event: CardErasure, ctx: Context) -> None:
+    def forward_erasure(self, event: CardErasure, ctx: Context) -> None:
         """Hand on to the desk, through all stages, that a card is to be forgotten."""
         none = f"-{event.card_id}"
         ctx.emit(Forgotten(event.card_id, none, none, none, none, none, none), on_time=False)
 
-    def hand_on_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
+    def forward_label(self, label: Label, ctx: Context, *, newest: bool) -> None:
         """Hand a label on to the next stage."""
         if self._tells:
             card, none = label.card_id, f"-{label.card_id}"
             told = Labelled(card, none, label.terminal_id, none, none, label, newest, none, none)
             ctx.emit(told, on_time=False)
 
-    def hand_on_response(self, response: Authorisation, ctx: Context) -> None:
+    def forward_response(self, response: Authorisation, ctx: Context) -> None:
         """Hand a response on to the terminal, if it names one."""
         if self._responds and response.terminal_id is not None:
             card, none = response.card_id, f"-{response.card_id}"
             told = Responded(card, none, response.terminal_id, none, none, response, none, none)
             ctx.emit(told, on_time=False)
 
-    def hand_on(self, seen: Observed, ctx: Context) -> None:
+    def forward(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
         tx = seen.tx
         windows: dict[str, float] = {}

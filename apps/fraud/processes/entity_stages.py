@@ -63,7 +63,7 @@ class _Entity(_Later):
             ctx.emit(event)
             return
         if not isinstance(event, Enriched):
-            self.tell(event, ctx)
+            self.update_labels(event, ctx)
             return
         tx = event.tx
         if getattr(tx, ENTITIES[self.entity]) is not None:
@@ -74,7 +74,7 @@ class _Entity(_Later):
         """Handle a label: it has the time of its transaction, which is past."""
         self.process(event, ctx)
 
-    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+    def update_labels(self, event: Labelled | Responded, ctx: Context) -> None:
         """Hand on what has become known of a transaction."""
         ctx.emit(event)
 
@@ -130,7 +130,7 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
     def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
         kept = self.labelled.value or TerminalLog()
         kept.settle(ctx.watermark)
-        event.terminal_labels = kept.look(ctx.event_time, self._labels)
+        event.terminal_labels = kept.counts(ctx.event_time, self._labels)
         if tx.kind == "purchase":
             count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
             high = self._labels.is_high(billed(tx) or 0.0, event.own.median_before, count, cents / 100)
@@ -138,13 +138,13 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         self.labelled.value = kept
         return super()._look(event, tx, ctx)
 
-    def tell(self, event: Labelled | Responded, ctx: Context) -> None:
+    def update_labels(self, event: Labelled | Responded, ctx: Context) -> None:
         """Learn a label, or the response to a payment."""
         kept = self.labelled.value or TerminalLog()
         if isinstance(event, Responded):
-            kept.tell(Word.of_response(event.response), ctx.watermark)
+            kept.record(Word.of_response(event.response), ctx.watermark)
         else:
-            kept.tell(Word.of(event.label), ctx.watermark)
+            kept.record(Word.of(event.label), ctx.watermark)
             if self._tells:
                 ctx.emit(event)
         self.labelled.value = kept

@@ -21,7 +21,7 @@ from millrace_apps.fraud.contracts.events import (
 from millrace_apps.fraud.contracts.feature_types import CardFeatures, EntityFeatures
 from millrace_apps.fraud.operations.governance import Governance, Kept, Proposal, take_control
 from millrace_apps.fraud.processes.control_group import ControlGroup
-from millrace_apps.fraud.processes.desk import decide
+from millrace_apps.fraud.processes.decision import decide
 from millrace_apps.fraud.processes.features import Features
 from millrace_apps.fraud.processes.rulebook import Rules, rules_view
 from millrace_apps.fraud.processes.scorer import Observed, Scorer

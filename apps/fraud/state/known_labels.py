@@ -216,7 +216,7 @@ class TerminalLog(msgspec.Struct, array_like=True, gc=False):
     log: LabelLog = msgspec.field(default_factory=LabelLog)
     words: list[Word] = []
 
-    def tell(self, word: Word, watermark: int) -> None:
+    def record(self, word: Word, watermark: int) -> None:
         """Take a label that is not superseded (see :meth:`CardWords.take`)."""
         insort(self.words, word)
         self.settle(watermark)
@@ -229,7 +229,7 @@ class TerminalLog(msgspec.Struct, array_like=True, gc=False):
             _learn(self.log, words[:passed])
             del words[:passed]
 
-    def look(self, at: int, rules: LabelRules) -> TerminalLabels:
+    def counts(self, at: int, rules: LabelRules) -> TerminalLabels:
         """Return what was known at a time.
 
         Args:

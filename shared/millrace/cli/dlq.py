@@ -13,8 +13,8 @@ from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from millrace.dlq.letters import DeadLetterTable, Letter, Selection
-    from millrace.dlq.replay import Summary
+    from millrace.dead_letters.letters import DeadLetterTable, Letter, Selection
+    from millrace.dead_letters.replay import Summary
     from millrace.runtime.settings import AppSettings
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters of an app: list, look into, count, send again.")
@@ -55,7 +55,7 @@ def list_(
     """One line per dead letter: id, time, reason, stage, position, error."""
     from itertools import islice
 
-    from millrace.dlq.stats import at
+    from millrace.dead_letters.stats import at
 
     table = _table(_settings(name, config, overrides), table_name)
     chosen = _selection(reason, stage, process, digest, topic, since, until)
@@ -89,7 +89,7 @@ def show(
     """Everything that is kept of one dead letter: error, position, key, headers, original bytes."""
     import sys
 
-    from millrace.dlq.stats import at
+    from millrace.dead_letters.stats import at
 
     letter = _table(_settings(name, config, overrides), table_name).find(letter_id)
     if raw:
@@ -125,7 +125,7 @@ def stats(
     """Counts by reason, by hour, and by the error behind them."""
     from dataclasses import asdict
 
-    from millrace.dlq.stats import at, stats_of
+    from millrace.dead_letters.stats import at, stats_of
 
     table = _table(_settings(name, config, overrides), table_name)
     chosen = _selection(reason, stage, process, None, topic, since, until)
@@ -187,7 +187,7 @@ def replay(
 
     Exit codes: 0 all were sent, 1 some could not be sent, 2 something you can put right.
     """
-    from millrace.dlq.replay import Plan, load_fix
+    from millrace.dead_letters.replay import Plan, load_fix
     from millrace.errors import UserError
     from millrace.operations.acting import acting
     from millrace.operations.roster import Role
@@ -219,8 +219,8 @@ def replay(
 
 
 def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> Summary:
-    from millrace.dlq.journal import TABLE, Journal
-    from millrace.dlq.replay import Replay, shown
+    from millrace.dead_letters.journal import TABLE, Journal
+    from millrace.dead_letters.replay import Replay, shown
 
     journal = Journal(settings.storage.path("tables", TABLE), "dry-run")
     records, summary = Replay(plan, journal, now=_now_ms).preview(_table(settings, name).read(chosen))
@@ -234,9 +234,9 @@ def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> 
 def _replay(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> Summary:
     import uuid
 
-    from millrace.dlq.journal import TABLE, Journal
-    from millrace.dlq.kafka import KafkaOriginals, KafkaSender
-    from millrace.dlq.replay import Replay
+    from millrace.dead_letters.journal import TABLE, Journal
+    from millrace.dead_letters.kafka import KafkaOriginals, KafkaSender
+    from millrace.dead_letters.replay import Replay
     from millrace.operations.sending import reachable
 
     table = _table(settings, name)
@@ -263,7 +263,7 @@ def _selection(
     until: str | None,
     ids: list[str] | None = None,
 ) -> Selection:
-    from millrace.dlq.letters import SHORTEST_PREFIX, Selection
+    from millrace.dead_letters.letters import SHORTEST_PREFIX, Selection
     from millrace.errors import UserError
 
     for one in ids or ():
@@ -314,7 +314,7 @@ def _settings(name: str, config: Path | None, overrides: list[str] | None) -> Ap
 
 
 def _table(settings: AppSettings, name: str) -> DeadLetterTable:
-    from millrace.dlq.letters import DeadLetterTable
+    from millrace.dead_letters.letters import DeadLetterTable
 
     return DeadLetterTable(settings.storage.path("tables", name))
 
@@ -324,7 +324,7 @@ def _options(settings: AppSettings) -> Mapping[str, str]:
 
 
 def _without(*columns: str) -> tuple[str, ...]:
-    from millrace.dlq.letters import COLUMNS
+    from millrace.dead_letters.letters import COLUMNS
 
     return tuple(name for name in COLUMNS if name not in columns)
 

@@ -11,13 +11,13 @@ from millrace.dashboard.views import Note, View
 
 if TYPE_CHECKING:
     from millrace.dashboard.data import AppData
-    from millrace.dlq.replay import Summary
+    from millrace.dead_letters.replay import Summary
 
 _TABLE: Final = "dead_letters"
 
 
 def _chosen(values: Mapping[str, str]) -> Any:
-    from millrace.dlq.letters import Selection
+    from millrace.dead_letters.letters import Selection
 
     reason = values.get("reason", "").strip()
     if not reason:
@@ -33,9 +33,9 @@ def _said(summary: Summary, done: str) -> str:
 
 def look(data: AppData, values: Mapping[str, str]) -> View:
     """Say what would be sent again; nothing is."""
-    from millrace.dlq.journal import TABLE, Journal
-    from millrace.dlq.letters import DeadLetterTable
-    from millrace.dlq.replay import Plan, Replay
+    from millrace.dead_letters.journal import TABLE, Journal
+    from millrace.dead_letters.letters import DeadLetterTable
+    from millrace.dead_letters.replay import Plan, Replay
 
     journal = Journal(str(data.root / "tables" / TABLE), "look")
     letters = DeadLetterTable(str(data.root / "tables" / _TABLE)).read(_chosen(values))
@@ -45,10 +45,10 @@ def look(data: AppData, values: Mapping[str, str]) -> View:
 
 def replay(data: AppData, values: Mapping[str, str]) -> str:
     """Send the dead letters of a reason again, each once, and say what became of them."""
-    from millrace.dlq.journal import TABLE, Journal
-    from millrace.dlq.kafka import KafkaOriginals, KafkaSender
-    from millrace.dlq.letters import DeadLetterTable
-    from millrace.dlq.replay import Plan, Replay
+    from millrace.dead_letters.journal import TABLE, Journal
+    from millrace.dead_letters.kafka import KafkaOriginals, KafkaSender
+    from millrace.dead_letters.letters import DeadLetterTable
+    from millrace.dead_letters.replay import Plan, Replay
     from millrace.operations.sending import reachable
 
     chosen, kafka = _chosen(values), data.settings.kafka

@@ -155,7 +155,7 @@ class PerEventProcess(OperatorProcess):
         super().__init__(definition)
         self._keep = keeper(definition.keep)
 
-    def tell(self, event: Any, ctx: Context, *values: Any) -> None:
+    def emit_row(self, event: Any, ctx: Context, *values: Any) -> None:
         """Emit a result of an event."""
         ctx.emit(self._record(*self.key_parts(ctx), ctx.event_time, *self._keep(event), *values))
 

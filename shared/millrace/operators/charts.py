@@ -100,7 +100,7 @@ class Charts(PerEventProcess):
         known = self._chart.regimes[regime]
         sensors = self._chart.sensors
         most = max(range(len(sensors)), key=found.contributions.__getitem__)
-        self.tell(
+        self.emit_row(
             event,
             ctx,
             regime,

@@ -72,7 +72,7 @@ class Drift(SeriesProcess):
         self.watched.value = state  # written anew: its time to live begins anew
         if found is not None:
             stated = (found.direction, value, found.mean, found.statistic, found.threshold, found.n)
-            self.tell(event, ctx, self._detector.label, *stated)
+            self.emit_row(event, ctx, self._detector.label, *stated)
 
 
 def drift(

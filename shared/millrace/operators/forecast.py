@@ -117,7 +117,7 @@ class HoltWinters(SeriesProcess):
                 raise OverflowError(f"holt_winters: {value} is too large")
             forecast = self._how.ahead(series, self._ahead, self._place(step + 1))
             error = None if expected is None else value - expected
-            self.tell(event, ctx, value, expected, error, series.level, series.trend, forecast)
+            self.emit_row(event, ctx, value, expected, error, series.level, series.trend, forecast)
 
     def _step(self, known: Known | None, at: int) -> int:
         if self._every is None:

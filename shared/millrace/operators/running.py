@@ -102,7 +102,7 @@ class RunningAggregates(PerEventProcess):
 
     def _emit(self, accs: Any, event: Any, ctx: Context) -> None:
         values = [result(acc) for result, acc in zip(self._results, accs, strict=True)]
-        self.tell(event, ctx, *values)
+        self.emit_row(event, ctx, *values)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Scores(SeriesProcess):
         found = self._detector.add(state, value, ctx.event_time)
         self.watched.value = state  # written anew: its time to live begins anew
         if found is not None and found.score >= self._least:
-            self.tell(event, ctx, value, *found)
+            self.emit_row(event, ctx, value, *found)
 
 
 def anomaly_scores(

@@ -75,7 +75,7 @@ class Smoothing(SeriesProcess):
         score = kept.score(value)
         kept.add(value, at, decay, self._weight)
         self.smoothed.value = kept  # written anew: its time to live begins anew
-        self.tell(event, ctx, value, kept.mean, kept.variance(), score)
+        self.emit_row(event, ctx, value, kept.mean, kept.variance(), score)
 
 
 def ewm(

@@ -119,7 +119,7 @@ class Silence:
         self._seen: tuple[Offsets, ClockStatus] | None = None
         self._since_ms = 0
 
-    def look(self, progress: Progress | None, status: ClockStatus | None, now_ms: int) -> Idle | None:
+    def poll(self, progress: Progress | None, status: ClockStatus | None, now_ms: int) -> Idle | None:
         """Return the tick that is due, ``None`` while the input is not silent.
 
         Args:
@@ -194,7 +194,7 @@ class Ticker:
         if self._tick_ms is not None:
             self._send(Tick(now))
         if self._silence is not None:
-            idle = self._silence.look(progress_of(self._query), self._status(), now)
+            idle = self._silence.poll(progress_of(self._query), self._status(), now)
             if idle is not None:
                 self._send(idle)
 

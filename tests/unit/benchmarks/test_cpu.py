@@ -16,7 +16,7 @@ _BUSY = f"import time\nwhile time.process_time() < {_USED_S}: pass\nprint('done'
 
 def test_what_a_child_used_stays_when_it_and_its_parent_have_ended() -> None:
     meter = CpuMeter()
-    before = meter.look()
+    before = meter.sample()
     # The child of a child, whose parent does not wait for it: nobody is told what it used.
     middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_BUSY!r}]); input()"
     with subprocess.Popen(
@@ -24,14 +24,14 @@ def test_what_a_child_used_stays_when_it_and_its_parent_have_ended() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "done\n"
-        during = meter.look()
+        during = meter.sample()
         (grandchild,) = psutil.Process(parent.pid).children()
         parent.kill()
         parent.wait()
         grandchild.kill()
         grandchild.wait(10)
     assert during["workers"] - before["workers"] > _USED_S - 0.05
-    after = meter.look()
+    after = meter.sample()
     assert after["workers"] >= during["workers"]
     assert after["spark"] == before["spark"]
 

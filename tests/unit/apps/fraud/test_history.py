@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millrace.parts.lookback import Look
 from millrace.rules import Use
 from millrace_apps.fraud.contracts.events import Decision, Transaction
-from millrace_apps.fraud.processes.desk import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
+from millrace_apps.fraud.processes.decision import _OWN_FIRST, _TOLD_FIRST, _TOLD_LAST
 from millrace_apps.fraud.processes.features import Features
 from millrace_apps.fraud.processes.rulebook import NO_WINDOWS, Windows
 from millrace_apps.fraud.processes.window_functions import asked

@@ -177,7 +177,7 @@ def test_a_label_on_a_transaction_that_nobody_has_seen_changes_no_terminal() -> 
     chain = Chain(("terminal",))
     chain.send(label(unseen, DAY))
     chain.send(t2)
-    assert decided(chain)[t2.transaction_id].terminal_labels == TerminalLog().look(t2.event_time_ms, LOUD)
+    assert decided(chain)[t2.transaction_id].terminal_labels == TerminalLog().counts(t2.event_time_ms, LOUD)
 
 
 def test_a_label_before_its_transaction_is_refused() -> None:

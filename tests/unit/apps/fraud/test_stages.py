@@ -24,7 +24,7 @@ from millrace_apps.fraud.contracts.control_events import SetThreshold
 from millrace_apps.fraud.contracts.events import Decision
 from millrace_apps.fraud.contracts.feature_types import EntityFeatures
 from millrace_apps.fraud.processes import stages as deciding
-from millrace_apps.fraud.processes.desk import decide
+from millrace_apps.fraud.processes.decision import decide
 from millrace_apps.fraud.processes.entity_stages import stages
 from millrace_apps.fraud.processes.rulebook import LANGUAGE, make_rules, text_of
 from millrace_apps.fraud.processes.scorer import Observed

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 import millrace.contracts
-import millrace.dlq
+import millrace.dead_letters
 from millrace.cli.contracts import app as command
 from millrace.contracts import (
     Contract,
@@ -47,7 +47,7 @@ from tests.unit.millrace.contracts.cases import ORDERS, Order
 
 MODULES = [
     f"{package.__name__}.{module.name}"
-    for package in (millrace.contracts, millrace.dlq)
+    for package in (millrace.contracts, millrace.dead_letters)
     for module in pkgutil.iter_modules(package.__path__)
 ]
 

@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.unit.millrace.dlq.test_kafka import MockBroker
+from tests.unit.millrace.dead_letters.test_kafka import MockBroker
 
 __all__ = ["MockBroker", "messages_of", "records_of"]
 

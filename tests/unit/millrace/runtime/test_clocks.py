@@ -44,25 +44,25 @@ def idle(ms: int, *, newest: int = NEWEST, arrival: int | None = ARRIVED) -> Idl
 
 def test_event_time_goes_on_by_as_much_as_the_silence_lasts() -> None:
     judge = silence()
-    assert judge.look(at(7), status(), 100 * SECOND) is None
-    assert judge.look(at(7), status(), 109 * SECOND) is None
-    assert judge.look(at(7), status(), 109 * SECOND + 999) is None
-    assert judge.look(at(7), status(), 110 * SECOND) == idle(10 * SECOND)
+    assert judge.poll(at(7), status(), 100 * SECOND) is None
+    assert judge.poll(at(7), status(), 109 * SECOND) is None
+    assert judge.poll(at(7), status(), 109 * SECOND + 999) is None
+    assert judge.poll(at(7), status(), 110 * SECOND) == idle(10 * SECOND)
     # The idle tick itself has moved the watermark and the control topic: neither is an input.
     moved = at(7, control=1), status(watermark=NEWEST + 4 * SECOND, before=NEWEST - BOUND - 1)
-    assert judge.look(*moved, 111 * SECOND) == idle(11 * SECOND)
-    assert judge.look(*moved, 200 * SECOND) == idle(100 * SECOND)
+    assert judge.poll(*moved, 111 * SECOND) == idle(11 * SECOND)
+    assert judge.poll(*moved, 200 * SECOND) == idle(100 * SECOND)
 
 
 def test_an_event_ends_the_silence() -> None:
     judge = silence()
-    judge.look(at(7), status(), 0)
-    assert judge.look(at(7), status(), 20 * SECOND) is not None
-    assert judge.look(at(8), status(), 21 * SECOND) is None
+    judge.poll(at(7), status(), 0)
+    assert judge.poll(at(7), status(), 20 * SECOND) is not None
+    assert judge.poll(at(8), status(), 21 * SECOND) is None
     later = at(8), status(NEWEST + SECOND, arrival=ARRIVED + SECOND)
-    assert judge.look(*later, 30 * SECOND) is None
-    assert judge.look(*later, 39 * SECOND) is None
-    assert judge.look(*later, 40 * SECOND) == idle(
+    assert judge.poll(*later, 30 * SECOND) is None
+    assert judge.poll(*later, 39 * SECOND) is None
+    assert judge.poll(*later, 40 * SECOND) == idle(
         10 * SECOND, newest=NEWEST + SECOND, arrival=ARRIVED + SECOND
     )
 
@@ -70,10 +70,10 @@ def test_an_event_ends_the_silence() -> None:
 def test_an_event_of_any_input_ends_the_silence_also_one_that_moves_no_time() -> None:
     """A late event, a dead letter, a row of an input that is no clock: the status stays as it is."""
     judge = silence()
-    judge.look(at(7), status(), 0)
-    assert judge.look(at(7, more=1), status(), 20 * SECOND) is None
-    assert judge.look(at(7, more=1), status(), 29 * SECOND) is None
-    assert judge.look(at(7, more=1), status(), 30 * SECOND) == idle(10 * SECOND)
+    judge.poll(at(7), status(), 0)
+    assert judge.poll(at(7, more=1), status(), 20 * SECOND) is None
+    assert judge.poll(at(7, more=1), status(), 29 * SECOND) is None
+    assert judge.poll(at(7, more=1), status(), 30 * SECOND) == idle(10 * SECOND)
 
 
 @pytest.mark.parametrize("of_clock", [status(NEWEST + 1), status(arrival=ARRIVED + 1), status(arrival=None)])
@@ -81,17 +81,17 @@ def test_what_the_clock_has_seen_since_ends_the_silence_before_progress_tells_of
     of_clock: ClockStatus,
 ) -> None:
     judge = silence()
-    judge.look(at(7), status(), 0)
-    assert judge.look(at(7), of_clock, 20 * SECOND) is None
-    assert judge.look(at(7), of_clock, 30 * SECOND) == idle(
+    judge.poll(at(7), status(), 0)
+    assert judge.poll(at(7), of_clock, 20 * SECOND) is None
+    assert judge.poll(at(7), of_clock, 30 * SECOND) == idle(
         10 * SECOND, newest=of_clock.furthest, arrival=of_clock.arrival
     )
 
 
 def test_a_silence_is_told_with_what_had_arrived_by_then_or_that_it_is_not_known() -> None:
     judge = silence()
-    judge.look(at(7), status(arrival=None), 0)
-    assert judge.look(at(7), status(arrival=None), 10 * SECOND) == idle(10 * SECOND, arrival=None)
+    judge.poll(at(7), status(arrival=None), 0)
+    assert judge.poll(at(7), status(arrival=None), 10 * SECOND) == idle(10 * SECOND, arrival=None)
 
 
 @pytest.mark.parametrize(
@@ -108,19 +108,19 @@ def test_nothing_is_said_before_the_first_event_nor_while_events_wait(
     progress: Progress | None, of_clock: ClockStatus | None
 ) -> None:
     judge = silence()
-    judge.look(progress, of_clock, 0)
-    assert judge.look(progress, of_clock, 60 * SECOND) is None
+    judge.poll(progress, of_clock, 0)
+    assert judge.poll(progress, of_clock, 60 * SECOND) is None
 
 
 def test_silence_is_counted_from_the_first_look_and_not_from_before_a_restart() -> None:
     """A new run does not know since when nothing has come."""
-    assert silence().look(at(7), status(), 1_000 * SECOND) is None
+    assert silence().poll(at(7), status(), 1_000 * SECOND) is None
 
 
 def test_times_before_1970_are_silent_too() -> None:
     judge = silence()
-    judge.look(at(7), status(-5, arrival=None), 0)
-    assert judge.look(at(7), status(-5, arrival=None), 10 * SECOND) == idle(
+    judge.poll(at(7), status(-5, arrival=None), 0)
+    assert judge.poll(at(7), status(-5, arrival=None), 10 * SECOND) == idle(
         10 * SECOND, newest=-5, arrival=None
     )
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.dlq import DeadLetterTable, Letter, LetterError, Selection, stats_of
-from millrace.dlq.letters import Position
-from tests.unit.millrace.dlq.cases import TOPIC, identity, letter, write
+from millrace.dead_letters.letters import DeadLetterTable, Letter, LetterError, Position, Selection
+from millrace.dead_letters.stats import stats_of
+from tests.unit.millrace.dead_letters.cases import TOPIC, identity, letter, write
 
 ROWS = [
     letter(0),

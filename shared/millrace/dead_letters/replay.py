@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from millrace.dlq.journal import Entry, Journal, Status
-from millrace.dlq.letters import Letter, Position
+from millrace.dead_letters.journal import Entry, Journal, Status
+from millrace.dead_letters.letters import Letter, Position
 
 #: Kafka headers that a replay adds: the dead letter's id, and which replay of the event it is.
 FROM_HEADER: Final = "dlq.replayed_from"

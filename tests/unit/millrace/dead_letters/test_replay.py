@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from millrace.dlq import Letter, Original, Outgoing, Plan, Replay, Summary, Undelivered
-from millrace.dlq import replay as replay_module
-from millrace.dlq.journal import Entry, Journal
-from millrace.dlq.letters import Position
-from millrace.dlq.replay import load_fix, shown
+from millrace.dead_letters import replay as replay_module
+from millrace.dead_letters.journal import Entry, Journal
+from millrace.dead_letters.letters import Letter, Position
+from millrace.dead_letters.replay import (
+    Original,
+    Outgoing,
+    Plan,
+    Replay,
+    Summary,
+    Undelivered,
+    load_fix,
+    shown,
+)
 from millrace.errors import UserError
 
 

@@ -17,7 +17,7 @@ from millrace.connectors.driver_writer import _add_columns
 from millrace.connectors.records import dead_letter_record, is_dead_letters
 from millrace.connectors.router import DeadLetterLimit, TooManyDeadLetters
 from millrace.dead_letters import DeadLetter, Kept, kept_of, reason_of
-from millrace.dlq import DeadLetterTable
+from millrace.dead_letters.letters import DeadLetterTable
 from millrace.host.chunks import CONTROL, NO_TIME, InputChunk, decode_input, decode_output
 from millrace.host.intake import Brought, Intake, JsonEvents
 from millrace.host.key_times import KeyFields
@@ -28,7 +28,7 @@ from millrace.host.spark_records import TypedColumns
 from millrace.host.spark_worker import BoundedGroups
 from millrace.runtime.apps import app_version
 from millrace.time.clock import ClockSettings, SourceReport
-from tests.unit.millrace.dlq.cases import letter
+from tests.unit.millrace.dead_letters.cases import letter
 
 START = 1_767_225_600_000
 HEADERS = pa.struct(

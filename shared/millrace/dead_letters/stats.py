@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from millrace.dlq.letters import Letter
+from millrace.dead_letters.letters import Letter
 
 _HOUR_MS = 3_600_000
 

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from millrace.cli import main
-from millrace.dlq.journal import Journal
-from millrace.dlq.kafka import KafkaOriginals, KafkaSender
-from millrace.dlq.letters import DeadLetterTable, Position
-from millrace.dlq.replay import Original, Outgoing, Plan, Replay
-from tests.unit.millrace.dlq.cases import identity, letter, write
+from millrace.dead_letters.journal import Journal
+from millrace.dead_letters.kafka import KafkaOriginals, KafkaSender
+from millrace.dead_letters.letters import DeadLetterTable, Position
+from millrace.dead_letters.replay import Original, Outgoing, Plan, Replay
+from tests.unit.millrace.dead_letters.cases import identity, letter, write
 
 PARTITIONS = 4
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from millrace.dlq.letters import Position
-from millrace.dlq.replay import Original, Outgoing, Undelivered
+from millrace.dead_letters.letters import Position
+from millrace.dead_letters.replay import Original, Outgoing, Undelivered
 from millrace.errors import MillraceError
 
 #: A wanted event further ahead than this is sought, not read up to.
