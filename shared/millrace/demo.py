@@ -555,6 +555,36 @@ class Settling:
         return now - self._since >= _QUIET_S or snapshot.batches >= self._reached + _SETTLE_BATCHES
 
 
+class CatchUp:
+    """Waits for an app that is to read what was sent: as long as it reads, however slowly."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._since: float | None = None
+
+    def check(self, read: int, sent: int, called: str = "") -> None:
+        """Take note of what has been read.
+
+        Args:
+            read: Messages that were read.
+            sent: Messages that were sent; no more come.
+            called: The app, where there are several.
+
+        Raises:
+            ChecksFailed: Nothing was read for too long.
+        """
+        now = time.monotonic()
+        if self._since is None or read != self._read:
+            self._read, self._since = read, now
+        limit_s = _CATCH_UP_S if read else _FIRST_BATCH_S
+        if now - self._since > limit_s:
+            of_whom = called and f"{called}: "
+            raise ChecksFailed(
+                f"{of_whom}{read:,} of {sent:,} events were read, and none for {limit_s:.0f} s: is the "
+                "machine busy? A lower --rate needs less of it; millrace doctor says what there is"
+            )
+
+
 def _watch(
     spec: DemoSpec,
     run: DemoRun,
@@ -569,7 +599,7 @@ def _watch(
     """Show figures until the generator has ended and the app has caught up."""
     streaming_since = time.monotonic()
     sent: int | None = None
-    read, read_at = 0, 0.0
+    catch_up = CatchUp()
     first_alert_told = False
     while True:
         snapshot = monitor.snapshot()
@@ -582,18 +612,11 @@ def _watch(
             thread.check()
             raise MillraceError("the query ended before the generator")
         if sent is None:
-            sent, read_at = sent_by(generator, spec, run), time.monotonic()
+            sent = sent_by(generator, spec, run)
         if sent is not None:
             if settling.done(snapshot, sent):
                 return
-            if snapshot.input_rows != read:
-                read, read_at = snapshot.input_rows, time.monotonic()
-            limit_s = _CATCH_UP_S if read else _FIRST_BATCH_S
-            if time.monotonic() - read_at > limit_s:
-                raise ChecksFailed(
-                    f"{read:,} of {sent:,} events were read, and none for {limit_s:.0f} s: is the machine "
-                    "busy? A lower --rate needs less of it; millrace doctor says what there is"
-                )
+            catch_up.check(snapshot.input_rows, sent)
         time.sleep(_TICK_S)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from millrace import demo
-from millrace.demo import Settling
+from millrace.demo import CatchUp, Settling
+from millrace.errors import ChecksFailed
 from millrace.runtime.monitor import QuerySnapshot
 
 NEWEST = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -108,3 +109,24 @@ def test_an_event_that_comes_after_all_seemed_read_is_waited_for_too(clock: list
     clock[0] += 1.1
     assert settling.done(at(input_rows=12, watermark=last, newest_event=last, batches=6), 10)
     assert len(job.told) == 2
+
+
+def test_each_of_several_apps_is_waited_for_while_it_reads(clock: list[float]) -> None:
+    slow, stuck = CatchUp(), CatchUp()
+    for read in range(1, 8):
+        slow.check(read, 90, "slow")
+        stuck.check(5, 90, "stuck") if read < 3 else None
+        clock[0] += 100.0
+    slow.check(8, 90, "slow")
+    with pytest.raises(ChecksFailed, match=r"^stuck: 5 of 90 events were read, and none for 120 s"):
+        stuck.check(5, 90, "stuck")
+
+
+def test_the_first_batch_has_longer(clock: list[float]) -> None:
+    catch_up = CatchUp()
+    catch_up.check(0, 90)
+    clock[0] += 299.0
+    catch_up.check(0, 90)
+    clock[0] += 2.0
+    with pytest.raises(ChecksFailed, match=r"^0 of 90 events"):
+        catch_up.check(0, 90)
