@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect as types
 
+from millrace.type_info import type_info
+
 #: Length of the longest texts, characters: what Kafka takes in one message by default, less the rest of it.
 LONG: Final = 1_000_000
 #: How many items a list or map has that has no bound.
@@ -118,7 +120,7 @@ def refused(tp: Any) -> list[Value]:
 
 
 def _info(tp: Any) -> types.Type:
-    return tp if isinstance(tp, types.Type) else types.type_info(tp)
+    return tp if isinstance(tp, types.Type) else type_info(tp)
 
 
 def _allowed(info: types.Type, depth: int) -> Iterator[Value]:

@@ -16,6 +16,7 @@ from millrace.contracts.schema import SchemaError
 from millrace.contracts.wire import CodecError, frame, unframe
 from millrace.errors import UserError
 from millrace.state.specs import type_name
+from millrace.type_info import type_info
 
 T = TypeVar("T")
 _I = msgspec.inspect
@@ -52,7 +53,7 @@ def avro_schema(tp: Any, *, name: str | None = None, namespace: str = "millrace"
         >>> [field["type"] for field in avro_schema(Tick)["fields"]]
         ['string', ['null', 'double']]
     """
-    info = _I.type_info(tp)
+    info = type_info(tp)
     if not isinstance(info, _I.StructType):
         raise SchemaError(f"{type_name(tp)} is no struct: Avro events are records")
     made: dict[str, Any] = _record(info, namespace, {}, name)

@@ -28,6 +28,7 @@ from millrace.contracts.registry import Registry
 from millrace.contracts.schema import SchemaError, meaning
 from millrace.contracts.wire import CodecError, frame, split_indexes, unframe, with_indexes
 from millrace.state.specs import type_name
+from millrace.type_info import type_info
 
 T = TypeVar("T")
 _I = msgspec.inspect
@@ -74,7 +75,7 @@ def file_descriptor(tp: Any, *, package: str = "millrace") -> descriptor_pb2.Fil
 
 
 def _struct_info(tp: Any) -> Any:
-    info = _I.type_info(tp)
+    info = type_info(tp)
     if not isinstance(info, _I.StructType):
         raise SchemaError(f"{type_name(tp)} is no struct: Protobuf events are messages")
     return info

@@ -9,6 +9,7 @@ from pyspark.sql import types as t
 
 from millrace.errors import UserError
 from millrace.state.specs import type_name
+from millrace.type_info import type_info
 
 _SCALARS: dict[type, t.DataType] = {
     msgspec.inspect.IntType: t.LongType(),
@@ -54,7 +55,7 @@ def struct_type(tp: Any) -> t.StructType:
 
     A union of tagged structs has a column for the tag, and the columns of all of them.
     """
-    spark = _spark_type(msgspec.inspect.type_info(tp), type_name(tp))
+    spark = _spark_type(type_info(tp), type_name(tp))
     if isinstance(spark, t.StructType):
         return spark
     return t.StructType([t.StructField("value", spark)])
@@ -62,7 +63,7 @@ def struct_type(tp: Any) -> t.StructType:
 
 def is_record(tp: Any) -> bool:
     """Return whether a type has columns of its own, and not the one column ``value``."""
-    return isinstance(_spark_type(msgspec.inspect.type_info(tp), type_name(tp)), t.StructType)
+    return isinstance(_spark_type(type_info(tp), type_name(tp)), t.StructType)
 
 
 def _spark_type(info: Any, where: str) -> t.DataType:
@@ -129,7 +130,7 @@ def structs_in(tp: Any) -> list[type]:
                     walk(part)
 
     if tp is not None:
-        walk(msgspec.inspect.type_info(tp))
+        walk(type_info(tp))
     return found
 
 

@@ -15,6 +15,7 @@ from msgspec import inspect
 
 from millrace.state.slots import slot_form
 from millrace.state.specs import StateSpec
+from millrace.type_info import type_info
 
 #: Types that hold items of one type.
 _CONTAINERS: Final[dict[type, str]] = {
@@ -54,7 +55,7 @@ def describe_type(tp: Any) -> Described:
     {'dict': ['str', {'union': ['int', 'none']}]}
     """
     try:
-        return _describe(inspect.type_info(tp), ())
+        return _describe(type_info(tp), ())
     except TypeError:
         return str(tp)  # binding the process refuses it with a message of its own
 

@@ -15,6 +15,7 @@ import msgspec
 from millrace.errors import UserError
 from millrace.host.groups import encode_key, key_part
 from millrace.state.specs import type_name
+from millrace.type_info import type_info
 
 _TEXTS: Final = (
     msgspec.inspect.StrType,
@@ -77,7 +78,7 @@ def parts_of(key: KeyPart | Sequence[KeyPart]) -> tuple[KeyPart, ...]:
 
 def structs_of(tp: Any) -> list[Any]:
     """Return what msgspec knows of a struct, or of each member of a union of them; nothing of other types."""
-    info = msgspec.inspect.type_info(tp)
+    info = type_info(tp)
     found = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
     return list(found) if all(isinstance(x, msgspec.inspect.StructType) for x in found) else []
 
