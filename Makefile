@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash fuzz matrix mutants test-fast lint types lock format bench e2e-compose clean
+.PHONY: help setup demo test crash fuzz long matrix mutants test-fast lint types lock format bench e2e-compose clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash
 
 crash: setup ## Kill the app at every point of a batch and start it again: minutes per point.
 	@$(BIN)/pytest tests/crash -m "" $(PYTEST_ARGS)
+
+long: setup ## Run the long ones that CI leaves out: days of whole worlds, ends to ends in all their ways.
+	@$(BIN)/pytest tests -m "long and not matrix" $(PYTEST_ARGS)
 
 matrix: setup ## Run the cases that every day does without: other profiles, formats, long histories of restarts.
 	@$(BIN)/pytest tests/spark tests/e2e -m matrix $(PYTEST_ARGS)

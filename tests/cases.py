@@ -10,7 +10,7 @@ T = TypeVar("T")
 _CI_SHARE = 3
 
 
-def case_count(usual: int, variable: str = "MILLRACE_CASES") -> int:
+def case_count(usual: int, variable: str = "MILLRACE_CASES", share: int = _CI_SHARE) -> int:
     """Return how many random cases a test runs: as many as a variable says, else the usual number.
 
     In CI, where they are the same in every run, it is a third of them, so that all kinds of tests fit in one
@@ -19,6 +19,7 @@ def case_count(usual: int, variable: str = "MILLRACE_CASES") -> int:
     Args:
         usual: The number where nothing is said.
         variable: Name of the environment variable, e.g. ``MILLRACE_CASES=10000 pytest …``.
+        share: CI runs one in so many, where a case is dear.
 
     >>> os.environ["OF_AN_EXAMPLE"] = "7"
     >>> case_count(150, "OF_AN_EXAMPLE")
@@ -27,7 +28,7 @@ def case_count(usual: int, variable: str = "MILLRACE_CASES") -> int:
     said = os.environ.get(variable)
     if said is not None:
         return int(said)
-    return max(1, round(usual / _CI_SHARE)) if os.environ.get("CI") else usual
+    return max(1, round(usual / share)) if os.environ.get("CI") else usual
 
 
 def sampled(usual: Sequence[T]) -> Sequence[T]:

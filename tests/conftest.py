@@ -51,13 +51,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests, where it is asked for; what takes longest comes first."""
+    """Leave out slow tests, where it is asked for, and in CI long ones; what takes longest comes first."""
     items.sort(key=lambda item: not str(item.path).endswith(LONG))
-    if config.getoption("--fast"):
-        slow = set(SLOW.read_text("utf-8").splitlines())
-        left_out = [item for item in items if _name(item.nodeid) in slow]
+    slow = set(SLOW.read_text("utf-8").splitlines()) if config.getoption("--fast") else set[str]()
+    ci = os.environ.get("CI") and "long" not in config.getoption("-m")
+
+    def is_left_out(item: pytest.Item) -> bool:
+        return bool(_name(item.nodeid) in slow or (ci and item.get_closest_marker("long")))
+
+    if left_out := [item for item in items if is_left_out(item)]:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if _name(item.nodeid) not in slow]
+        items[:] = [item for item in items if not is_left_out(item)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -22,6 +22,7 @@ def played() -> Played:
     return play(4, SHOP)
 
 
+@pytest.mark.long
 def test_the_interval_holds_what_offers_truly_add(played: Played) -> None:
     assert played.holds
     assert played.exposed > 80
@@ -31,6 +32,7 @@ def test_the_interval_holds_what_offers_truly_add(played: Played) -> None:
     assert played.low > 0
 
 
+@pytest.mark.long
 def test_it_misses_the_truth_where_the_shoppers_answers_do_not_reach_the_app(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

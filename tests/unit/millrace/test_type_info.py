@@ -15,16 +15,6 @@ from millrace.type_info import type_info
 LEAVES: list[Any] = [
     int, str, float, bool, bytes, None, Literal[1, "a"], Literal["a", 1], Annotated[int, msgspec.Meta(gt=0)],
 ]  # fmt: skip
-    int,
-    str,
-    float,
-    bool,
-    bytes,
-    None,
-    Literal[1, "a"],
-    Literal["a", 1],
-    Annotated[int, msgspec.Meta(gt=0)],
-]
 
 
 def random_type(rng: random.Random, depth: int = 0) -> Any:

@@ -13,10 +13,12 @@ from millrace_apps.clickstream.evaluation.consent import evaluate_consent, run, 
 from millrace_apps.clickstream.state.consent import BITS, OFFER, STITCH, Answer, Answers, Step, names
 from millrace_apps.clickstream.state.offers import KeptOffers
 from millrace_apps.clickstream.state.registers import MOST_ANSWERS, Register
+from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, keyed, run_app, shop_chain
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 
 CASES = 10_000
+HISTORIES = case_count(150)
 
 
 def drawn(draws: random.Random) -> list[Answer]:
@@ -159,16 +161,16 @@ def test_a_withdrawal_is_kept_however_much_is_said_and_however_old_what_comes_is
 
 
 def test_random_histories_through_the_whole_app_allow_nothing_that_was_withdrawn() -> None:
-    report = evaluate_consent(150, 5400)
+    report = evaluate_consent(HISTORIES, 5400)
     assert report["failures"] == []
-    assert min(report["offers"], report["profiles"], report["told"]) > 50
+    assert min(report["offers"], report["profiles"], report["told"]) > HISTORIES // 3
 
 
 @pytest.mark.parametrize("what", ["profile", "offer", "in force"])
 def test_what_no_answer_allows_is_seen(what: str) -> None:
     """The comparison is worth something: what is broken on purpose is told."""
     seen = 0
-    for seed in range(30):
+    for seed in range(case_count(30)):
         told, found = history(seed), run(history(seed))
         assert wrong(told, found) == []
         if what == "profile":
@@ -179,7 +181,7 @@ def test_what_no_answer_allows_is_seen(what: str) -> None:
             for row in found.consents.values():
                 row["in_force"] = ["marketing"]
         seen += bool(wrong(told, found))
-    assert seen > 3
+    assert seen > case_count(30) // 10
 
 
 def test_a_withdrawal_on_the_phone_ends_offers_and_identity_on_the_laptop() -> None:

@@ -207,6 +207,7 @@ def train(root: Path) -> Any:
     return CliRunner().invoke(commands(), arguments)
 
 
+@pytest.mark.long
 def test_what_is_learned_from_the_stream_wins_and_orders_the_stream(tmp_path: Path) -> None:
     # So few that every one is among the first 20: what is learned is their order.
     events = habits(7, 700, items=15)

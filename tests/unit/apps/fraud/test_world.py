@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
@@ -61,6 +62,7 @@ class TestTwoHours(InMemory):
     pass
 
 
+@pytest.mark.long
 class TestDays(InMemory):
     """Rarer, for so long that what is kept of 24 hours is forgotten again and again."""
 
@@ -96,6 +98,7 @@ class AsItComes(FraudWorld):
         )
 
 
+@pytest.mark.long
 def test_of_a_thousand_decisions_not_one_hangs_on_the_cuts() -> None:
     """A decision stands that was made without what came later: batches bring some of that in time."""
     rows, others = AsItComes().standing.differing(range(1, 5))["main"]

@@ -364,7 +364,7 @@ def test_the_evaluation_reports_every_pair_beside_none(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     result = CliRunner().invoke(
         evaluate,
-        ["surge", "--seed", "2", "--out", str(out), "--cars", "40", "--per-hour", "200", "--hours", "1"],
+        ["surge", "--seed", "2", "--out", str(out), "--cars", "20", "--per-hour", "120", "--hours", "1"],
     )
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
@@ -376,6 +376,6 @@ def test_the_evaluation_reports_every_pair_beside_none(tmp_path: Path) -> None:
     assert report["p95_lower"] == pytest.approx(1 - first["p95_s"] / report["without"]["p95_s"], abs=1e-3)
     assert report["served_more"] == pytest.approx(first["served"] - report["without"]["served"], abs=1e-3)
     assert report["without"]["took"] == report["without"]["asked"] == first["asked"] > first["took"]
-    again = carry_out(World(seed=2, per_hour=200, cars=40, hours=1.0, shock_from_h=1 / 3, shock_hours=0.5),
+    again = carry_out(World(seed=2, per_hour=120, cars=20, hours=1.0, shock_from_h=1 / 3, shock_hours=0.5),
                       pairs=((-0.5, 0.3),))  # fmt: skip
     assert again["without"]["asked"] > 100

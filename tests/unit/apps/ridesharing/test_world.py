@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+import pytest
 
 from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
@@ -65,6 +66,7 @@ class TestContract(RidesWorld, AppInMemory):
         assert "main" not in found, "an alarm of the auditor"
 
 
+@pytest.mark.long
 class TestContractWithArrivalTimes(RidesWorld, AppInMemory):
     """The whole app with arrival times and prices: whatever the cut, the order and the restarts."""
 

@@ -99,7 +99,7 @@ def check(kept: Kept, now: int) -> None:
             assert look.different(window, 0, 99_999) == len({e[2] for e in exact} | {99_999})
 
 
-@pytest.mark.parametrize("seed", [*range(100), 222, 459, 686])
+@pytest.mark.parametrize("seed", [*range(case_count(100)), 222, 459, 686])
 def test_windows_are_exact_or_reach_back_to_where_a_pane_begins(seed: int) -> None:
     """A hundred lives with a hundred looks each, over ten windows of all kinds."""
     random = Random(seed)
