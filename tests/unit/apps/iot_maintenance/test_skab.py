@@ -21,6 +21,7 @@ from millrace_apps.iot_maintenance.evaluation.skab import (
     read_folder,
     read_recording,
 )
+from tests.cases import case_count
 
 SENSORS = (
     "Accelerometer1RMS", "Accelerometer2RMS", "Current", "Pressure", "Temperature", "Thermocouple",
@@ -53,7 +54,7 @@ def brute(true: list[list[int]], told: list[list[int]], price: float, lost: floa
 
 def test_change_points_are_judged_by_the_benchmarks_words() -> None:
     rng = random.Random(5)
-    for _ in range(2_000):
+    for _ in range(case_count(2_000, share=10)):
         true = [sorted(rng.sample(range(0, 600_000, 1_000), rng.randrange(4))) for _ in range(2)]
         told = [sorted(rng.sample(range(0, 600_000, 1_000), rng.randrange(6))) for _ in range(2)]
         found = change_points(true, told)

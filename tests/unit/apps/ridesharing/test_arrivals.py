@@ -408,6 +408,7 @@ def models(root: Path, *words: str) -> Any:
     return CliRunner().invoke(commands(), ["models", "ridesharing", *words, "--root", str(root)])
 
 
+@pytest.mark.long
 def test_a_model_of_ways_is_trained_promoted_and_tells_offers(tmp_path: Path) -> None:
     rows = ways_of_a_city(1_300, 1)
     table = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows])

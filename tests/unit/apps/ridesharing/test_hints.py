@@ -82,6 +82,7 @@ def looped(requests: list[Request], **other: Any) -> Hinted:
     return fleet
 
 
+@pytest.mark.long
 def test_riders_wait_less_where_drivers_follow_hints() -> None:
     requests = a_city(Random(1), 500)
 

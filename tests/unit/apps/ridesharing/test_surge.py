@@ -360,6 +360,7 @@ def test_turns_are_counted_by_cell_and_hour() -> None:
     assert sign_changes(moves(1.1, 1.0, 1.1, 1.2, 1.1)) == {("a", 0): 3}
 
 
+@pytest.mark.long
 def test_the_evaluation_reports_every_pair_beside_none(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     result = CliRunner().invoke(

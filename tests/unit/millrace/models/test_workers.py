@@ -51,6 +51,7 @@ def test_a_worker_loads_and_scores_without_mlflow(folder: Path) -> None:
     assert "skops" in modules
 
 
+@pytest.mark.long
 def test_the_pipelines_scorer_of_fraud_loads_and_scores_without_mlflow(tmp_path: Path) -> None:
     import numpy as np
     import skops.io

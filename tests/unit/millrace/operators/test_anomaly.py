@@ -17,6 +17,7 @@ from millrace.errors import UserError
 from millrace.operators import anomaly_scores, novelty
 from millrace.operators.anomaly import Novelty, NoveltyState, Score
 from millrace.testing.properties import invariant, leaks
+from tests.cases import case_count
 from tests.unit.millrace.operators.cases import DAY, HOUR, MINUTE, Ev, examples, run
 
 Series = list[tuple[float, int]]
@@ -165,7 +166,7 @@ def test_a_series_in_two_halves_scores_as_in_one() -> None:
 
 def test_any_prefix_scores_the_same_wherever_it_is_cut() -> None:
     rng, detector = random.Random(3), novelty(learn=20)
-    for case in range(10_000 // 100):
+    for case in range(case_count(10_000, share=10) // 100):
         values = series(100, seed=case, step=rng.choice([MINUTE, 40 * MINUTE, 3 * HOUR]))
         whole = scored(detector, values)
         for _ in range(100):
