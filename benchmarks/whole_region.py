@@ -100,6 +100,9 @@ class WholeBook:
         self.cars[driver_id] = EarlierCar(*of_place, car.idle, car.online, car.stay_ms, now_ms)
         self.remind(whole_second(max(car.seen_ms + ttl_ms, now_ms)), Due.STALE, driver_id, now_ms)
 
+    def lose_spot(self, driver_id: str) -> None:
+        """There were no lines."""
+
     def leave(self, driver_id: str) -> EarlierCar:
         return self.cars.pop(driver_id)
 

@@ -20,7 +20,16 @@ from millrace_apps.ridesharing.contracts.events import (
     QuoteRequest,
     RideRequest,
 )
-from millrace_apps.ridesharing.contracts.records import Arrival, Assignment, Offer, Release, Trip, Violation
+from millrace_apps.ridesharing.contracts.records import (
+    Arrival,
+    Assignment,
+    LinePlace,
+    Offer,
+    PickUp,
+    Release,
+    Trip,
+    Violation,
+)
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 def topics(settings: RidesharingSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
-    dispatched = (names.offers, names.assignments, names.releases, names.trips)
+    dispatched = (names.offers, names.assignments, names.releases, names.trips, names.pickups, names.lines)
     priced = (names.quotes, names.fares, names.surge) if settings.surge.on else ()
     told = (names.arrivals,) if settings.arrivals.on else ()
     return Topics(
@@ -91,11 +100,13 @@ app = App(
         "cancellation.v1": Cancellation,
         "progress.v1": Progress,
         "command.v1": Command,
-        "control.v4": Control,
+        "control.v5": Control,
         "offer.v2": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
+        "pickup.v1": PickUp,
+        "line_place.v1": LinePlace,
         "quote.v1": Quote,
         "fare.v1": Fare,
         "multiplier.v1": Multiplier,

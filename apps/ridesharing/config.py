@@ -54,6 +54,10 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         free_ms: At the end of each such time it is told which cells have free cars; 0: never.
         acceptance: How it is learned which drivers take what, and what a no costs; ``None``: it is not.
         income: How much it counts who has been idle for long; ``None``: it does not.
+        pen_grace_ms: So long a driver may be out of a venue's pen, or busy by the phone's word, and keep the
+            place in its line.
+        decline_costs_place: Whether who lets an offer from the line go has to join it anew.
+        line_elsewhere: Whether drivers in a line are given requests from outside the venue.
         switchback: The experiment by which policies take turns in each region; ``None``: they do not.
     """
 
@@ -91,6 +95,9 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: AcceptanceConfig | None = None
     income: IncomeConfig | None = None
     switchback: Switchback | None = None
+    pen_grace_ms: int = 60_000
+    decline_costs_place: bool = True
+    line_elsewhere: bool = False
 
     @property
     def asks_everywhere(self) -> bool:

@@ -16,12 +16,14 @@ from millrace.time import ms
 from millrace_apps.ridesharing.contracts.records import Trip
 from millrace_apps.ridesharing.evaluation.demo_arrivals import ARRIVALS, check_arrivals
 from millrace_apps.ridesharing.evaluation.demo_prices import PRICES, Prices, check_prices
+from millrace_apps.ridesharing.evaluation.demo_venues import airport, check_venues
 from millrace_apps.ridesharing.operations.audit import audit
 from millrace_apps.ridesharing.operations.cli import read_table
+from millrace_apps.ridesharing.operations.commanding import send_control
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS
 from millrace_apps.ridesharing.topic_audit.reading import read_evidence
-from millrace_apps.ridesharing.topic_audit.report import audit_topics
+from millrace_apps.ridesharing.topic_audit.report import Audited, audit_topics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +33,10 @@ _TOPICS = (
     "locations", "status", "requests", "answers", "cancellations", "progress", "commands", "handovers",
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
     "quote_requests", "quotes", "fares", "surge", "arrivals",
+    "pickups", "lines",
 )  # fmt: skip
+#: Share of the riders who are at the airport.
+_AT_AIRPORT: Final = 0.1
 #: Seconds of event time in a second.
 _SPEED = 8
 #: Event time at the end of a run that is not counted on, ms.
@@ -58,6 +63,8 @@ def settings(run_id: str) -> list[str]:
 
 def generate(run: DemoRun) -> Sequence[str]:
     """Return the generator's arguments: a Friday evening at eight times its pace, dispatched by the app."""
+    if run.bootstrap:  # the app runs by now: it is told of the airport as an operator tells it
+        send_control(run.settings, airport())
     names = run.settings.topics
     suffix = names.offers.removeprefix(RidesharingSettings().topics.offers)
     arguments: dict[str, object] = {
@@ -69,6 +76,7 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--start": "2026-01-02T16:30Z",
         "--location-interval-ms": 10_000,
         "--quoted": 0.8,
+        "--airport": _AT_AIRPORT,
         "--duplicates": 0.02,
         "--malformed": 0.001,
         "--late": 0.002,
@@ -114,7 +122,8 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
     told = set(steps["_event_id"]) if len(steps) else set()
     # What happened in the last minute may still wait for the watermark when the app is stopped.
     last_ms = (ledger.summary.last_event_time_ms or 0) - _UNSETTLED_MS
-    trips = _last(steps)
+    trips, audited_topics = _last(steps), _audited(run)
+    pickups, journeys = (read_table(run.folder, name) for name in ("pickups", "journeys"))
     return [
         equal("violations of the invariants", 0, wrong, "; ".join(audited.examples[:2]), of=rows),
         equal("requests sent = requests in trips", ledger.summary.streams.get("requests", 0), len(trips)),
@@ -126,7 +135,8 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         *_letters(read_table(run.folder, "dead_letters"), ledger),
         *price_checks(run, ledger, last_ms),
         *check_arrivals(*_arrivals(run), steps),
-        _by_topics(run),
+        *check_venues(pickups, journeys, tables["assignments"], trips, ledger, audited_topics, last_ms),
+        _by_topics(audited_topics),
     ]
 
 
@@ -141,10 +151,13 @@ def price_checks(run: DemoRun, ledger: ReadLedger, last_ms: int) -> list[Check]:
     return check_prices(tables, ledger, run.settings.surge_config(), last_ms)
 
 
-def _by_topics(run: DemoRun) -> Check:
-    """Return whether what the app said holds by what came in, with nothing that it has kept."""
+def _audited(run: DemoRun) -> Audited:
     evidence = read_evidence(run.settings, margin_ms=_SPEED * _SKEW_MS)
-    audited = audit_topics(evidence, settle_ms=_UNSETTLED_MS)
+    return audit_topics(evidence, settle_ms=_UNSETTLED_MS)
+
+
+def _by_topics(audited: Audited) -> Check:
+    """Return whether what the app said holds by what came in, with nothing that it has kept."""
     example = "; ".join(f"{row.reason}: {row.request_id} {row.detail}" for row in audited.rows[:2])
     said = sum(audited.counts.get(name, 0) for name in OUTPUTS)
     return equal("violations by the topics alone", 0, audited.count, example, of=said)

@@ -41,6 +41,8 @@ class RidesTopics(Section):
     assignments: str = "ridesharing.assignments"
     releases: str = "ridesharing.releases"
     trips: str = "ridesharing.trips"
+    pickups: str = "ridesharing.pickups"
+    lines: str = "ridesharing.lines"
     quotes: str = "ridesharing.quotes"
     fares: str = "ridesharing.fares"
     surge: str = "ridesharing.surge"
@@ -139,6 +141,16 @@ class DispatchSettings(Section):
     )
     places: Duration = Field(
         default=timedelta(seconds=30), description="it is written so often where each car is; 0: never"
+    )
+    pen_grace: Duration = Field(
+        default=timedelta(minutes=1),
+        description="so long a driver out of a venue's pen keeps the place",
+    )
+    decline_costs_place: bool = Field(
+        default=True, description="who lets an offer from a venue's line go has to join it anew"
+    )
+    line_elsewhere: bool = Field(
+        default=False, description="drivers in a venue's line are given requests from elsewhere, too"
     )
 
     @field_validator("serves")
@@ -341,6 +353,9 @@ class RidesharingSettings(AppSettings):
             believe_ms=ms(d.believe),
             overdue_ms=ms(d.overdue),
             places_ms=max(1_000, ms(d.places)) if d.places else 0,
+            pen_grace_ms=ms(d.pen_grace),
+            decline_costs_place=d.decline_costs_place,
+            line_elsewhere=d.line_elsewhere,
             free_ms=SurgeConfig().epoch_ms if self.surge.on else 0,
             arrivals=self.arrival_config(),
             acceptance=self.acceptance_config(),

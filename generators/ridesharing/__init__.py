@@ -61,6 +61,7 @@ DOMAIN: Final = Domain(
         "quote_asked": "the rider asks for a quote, and requests if the multiplier is below a number",
         "quote_taken": "the rider requested in time: the request keeps the multiplier of the quote",
         "quote_stale": "the rider requested when the quote was over",
+        "at_airport": "the rider stands at the terminal: drivers in the pen are asked in turn",
         "vanished": "the driver's shift ends without a word: no more positions",
     },
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from millrace_apps.generators.engine.randomness import digest
 from millrace_apps.generators.engine.simulated import Simulated
-from millrace_apps.generators.ridesharing.city import City, distance_m
+from millrace_apps.generators.ridesharing.city import City, distance_m, metres
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import (
     DAY_MS,
@@ -165,6 +165,7 @@ class World:
         ):
             self.ignored += 1
             return
+        self._be_told_where(ride, offer)
         if driver.duty != "idle":
             self._emit.answer(driver, offer, ride.zone, "busy", at)
             return
@@ -186,6 +187,12 @@ class World:
             offset = int((2 * RACE_MS + 1) * self._draw("race_offset", driver, ride, offer.attempt)) - RACE_MS
             self._set(max(answer_ms + offset, at), Due.RACE, ride.number, driver.number)
         self._set(answer_ms, Due.ANSWER, driver.number, token)
+
+    def _be_told_where(self, ride: Ride, offer: Offer) -> None:
+        """Rider and driver meet where they are told to, which at a venue is not where the rider has asked."""
+        if offer.pickup_lat is None or offer.pickup_lon is None or not ride.from_airport:
+            return
+        ride.pickup = metres(offer.pickup_lat, offer.pickup_lon)
 
     def _on_assignment(self, message: Assignment, driver: Driver, at: int) -> None:
         ride = self._rides.get(message.request_id)

@@ -157,6 +157,13 @@ class City:
         ]
         self._destinations: dict[tuple[str, int], list[float]] = {}
 
+    @property
+    def airport(self) -> Airport:
+        """The airport: 4.8 km from the centre in a city of any size, the pen 700 m from the terminal."""
+        near = h3.grid_ring(h3.latlng_to_cell(*CENTRE, ZONE_RESOLUTION), 2)
+        x, y = metres(*h3.cell_to_latlng(min(near)))
+        return Airport((x, y), ((x - 100, y), (x + 100, y)), (x, y - 700))
+
     def origins(self, at_ms: int) -> list[float]:
         """Return the running sum of the zones' pull as origins at this time."""
         return self._origins[_PART_OF_HOUR[hour_of_week(at_ms) % 24]]
@@ -193,15 +200,36 @@ class City:
         return int(distance_m(*start, *end) * CIRCUITY * 3_600 / kmh)
 
 
+@dataclass(frozen=True, slots=True)
+class Airport:
+    """Where riders of the airport stand, and where drivers wait for them.
+
+    Attributes:
+        terminal: Its middle, metres from the city's centre.
+        doors: Where riders can be picked up, metres.
+        pen: Middle of the pen, metres.
+    """
+
+    terminal: tuple[float, float]
+    doors: tuple[tuple[float, float], ...]
+    pen: tuple[float, float]
+
+
+#: Riders and waiting drivers are within so many metres of the terminal, and of the middle of the pen.
+TERMINAL_M: Final = 150.0
+PEN_M: Final = 100.0
+
+
 def _zone(cell: str, kind: ZoneKind) -> Zone:
     spots = tuple(
-        _metres(*h3.cell_to_latlng(spot)) for spot in sorted(h3.cell_to_children(cell, _SPOT_RESOLUTION))
+        metres(*h3.cell_to_latlng(spot)) for spot in sorted(h3.cell_to_children(cell, _SPOT_RESOLUTION))
     )
-    x, y = _metres(*h3.cell_to_latlng(cell))
+    x, y = metres(*h3.cell_to_latlng(cell))
     return Zone(cell, kind, x, y, spots)
 
 
-def _metres(lat: float, lon: float) -> tuple[float, float]:
+def metres(lat: float, lon: float) -> tuple[float, float]:
+    """Return a place in metres from the city's centre."""
     # To the millimetre, so that the last bits of H3's trigonometry do not matter.
     return round((lon - CENTRE[1]) / DEGREES_EAST, 3), round((lat - CENTRE[0]) / DEGREES_NORTH, 3)
 

@@ -199,6 +199,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         attempt: How many offers of this request there have been, this one included.
         expires_ms: Until when an answer counts, UTC milliseconds.
         event_time_ms: When it is made, UTC milliseconds.
+        pickup_lat: Where driver and rider are to meet, degrees north; ``None``: where the rider has asked.
+        pickup_lon: The same, degrees east.
     """
 
     offer_id: Identifier
@@ -207,6 +209,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     attempt: Attempt
     expires_ms: TimeMs
     event_time_ms: TimeMs
+    pickup_lat: float | None = None
+    pickup_lon: float | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):

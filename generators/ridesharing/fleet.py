@@ -8,7 +8,7 @@ from typing import Final
 
 from millrace_apps.generators.engine.randomness import NORMAL
 from millrace_apps.generators.engine.simulated import Simulated
-from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, City
+from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, PEN_M, City
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import NEVER, REPORTED, Driver, vehicle_class
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
@@ -21,6 +21,8 @@ GPS_ERROR_M: Final = 5.0
 #: Idle drivers stand 2 to 8 minutes, then drive towards where requests come from, at most so far, metres.
 _STAND_MS: Final = (120_000, 480_000)
 _WANDER_M: Final = 1_500.0
+#: A driver waits so long in the pen of the airport, ms.
+_IN_PEN_MS: Final = 2_400_000
 
 
 class Fleet:
@@ -160,12 +162,26 @@ class Fleet:
         stand = shortest + int((longest - shortest) * self._chance("stand", driver, driver.pings))
         driver.rest_ms = at_ms + stand
         x, y = driver.target
+        if self._goes_to_pen(driver, at_ms):
+            return
         to_x, to_y = self._spot(driver, at_ms)
         away = max(abs(to_x - x), abs(to_y - y), 1.0)
         part = min(1.0, _WANDER_M / away)
         target = (x + part * (to_x - x), y + part * (to_y - y))
         driver.drive(target, at_ms, self._city.travel_ms((x, y), target, at_ms))
         driver.rest_ms += driver.there_ms - at_ms
+
+    def _goes_to_pen(self, driver: Driver, at_ms: int) -> bool:
+        """Send an idle driver to the pen of the airport, to wait there for a long time; return whether so."""
+        share = min(1.0, 2 * self._profile.airport)
+        if not share or self._chance("pen", driver, driver.pings) >= share:
+            return False
+        x, y = self._city.airport.pen
+        drawn = [self._chance(f"pen_{axis}", driver, driver.pings) - 0.5 for axis in ("x", "y")]
+        target = (x + 2 * PEN_M * drawn[0], y + 2 * PEN_M * drawn[1])
+        driver.drive(target, at_ms, self._city.travel_ms(driver.position(at_ms), target, at_ms))
+        driver.rest_ms = driver.there_ms + _IN_PEN_MS
+        return True
 
     def _home(self, driver: Driver) -> tuple[float, float]:
         zones = self._city.zones

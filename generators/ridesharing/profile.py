@@ -27,6 +27,7 @@ _SHARES: Final = (
     "breakdowns",
     "quoted",
     "stale_quotes",
+    "airport",
 )
 
 
@@ -54,6 +55,8 @@ class RidesProfile(Profile):
         quoted: Share of the riders who ask what it costs before they request.
         elasticity: Of those who are told a multiplier the share ``multiplier ** elasticity`` requests.
         stale_quotes: Share of those who then request so late that the quote is over.
+        airport: Share of the requests that begin at the terminal of the city's airport; with any, idle
+            drivers go to wait in a pen near it, twice as many as that.
     """
 
     drivers: int = 0
@@ -72,6 +75,7 @@ class RidesProfile(Profile):
     quoted: float = 0.0
     elasticity: float = -0.5
     stale_quotes: float = 0.02
+    airport: float = 0.0
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.

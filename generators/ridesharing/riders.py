@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import Final, Literal
 
 from millrace_apps.generators.engine.randomness import substream
-from millrace_apps.generators.ridesharing.city import HOUR_MS, City, Zone, demand_factor
+from millrace_apps.generators.ridesharing.city import HOUR_MS, TERMINAL_M, City, Zone, demand_factor
 from millrace_apps.generators.ridesharing.draws import exponential, lognormal
 from millrace_apps.generators.ridesharing.events import VehicleClass
 from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
@@ -50,6 +50,7 @@ class Ride:
         driver: Number of the driver who has it; -1: none.
         token: Changes with the stage; a timer of another token is out of date.
         quote_id: The quote that it carries; empty if there is none.
+        from_airport: Whether the rider stands at the terminal.
         takes_below: The rider asks for a quote first and takes one of a smaller multiplier; 0: asks for none.
     """
 
@@ -58,6 +59,7 @@ class Ride:
         "boarding_ms",
         "driver",
         "dropoff",
+        "from_airport",
         "mind_ms",
         "no_show",
         "number",
@@ -91,6 +93,7 @@ class Ride:
         self.token = 0
         self.quote_id = ""
         self.takes_below = 0.0
+        self.from_airport = False
 
     @property
     def leaves_ms(self) -> int:
@@ -133,6 +136,7 @@ class Demand:
             "board",
             "quoted",
             "price",
+            "flown",
         )
         self._draw = {name: substream(profile.seed, NAME, "demand", name).random for name in (*names, *more)}
 
@@ -179,6 +183,11 @@ class Demand:
         to = city.zones[_pick(city.destinations(origin, ride.at_ms), draw["destination"]())]
         ride.pickup = point_in(origin, draw["spot"](), draw["jitter_x"](), draw["jitter_y"]())
         ride.dropoff = point_in(to, draw["to_spot"](), draw["to_jitter_x"](), draw["to_jitter_y"]())
+        if self._profile.airport and draw["flown"]() < self._profile.airport:
+            x, y = city.airport.terminal
+            east, north = draw["flown"]() - 0.5, draw["flown"]() - 0.5
+            ride.pickup = (x + 2 * TERMINAL_M * east, y + 2 * TERMINAL_M * north)
+            ride.from_airport = True
         ride.zone = city.zone_of(*ride.pickup)
 
 

@@ -129,6 +129,8 @@ class Rides:
         later = at - ride.at_ms
         ride.at_ms, ride.pickup_at_ms = at, max(ride.pickup_at_ms, at)
         self._open[ride.request_id] = ride
+        if ride.from_airport:
+            truths = (*truths, self._emit.truth("at_airport", ride.request_id, "", "in_turn"))
         self._emit.request(ride, at, truths)
         self._be_patient(ride, ride.pickup_at_ms + ride.search_ms)
         if ride.mind_ms:

@@ -768,8 +768,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: with other regions a driver with a ride goes where the car is",
         f"{_APP}/operations/rekeying.py",
-        "        return self._rides.get(car.request_id) or self._regions.of_place(car.lat, car.lon)\n",
-        "        return self._regions.of_place(car.lat, car.lon)\n",
+        "        return self._rides.get(car.request_id) or here\n",
+        "        return here\n",
         "nobody is lost between regions",
         (f"{_TESTS}/test_rekeying.py::test_a_driver_with_a_ride_goes_with_it_wherever_the_car_is",),
     ),

@@ -450,4 +450,68 @@ class SetPair(msgspec.Struct, frozen=True, tag_field="kind", tag="set_pair"):
     from_ms: TimeMs = 0
 
 
-Control = SetPolicy | SetShadows | SetSurgeCap | SetPair
+class PickUpPoint(msgspec.Struct, frozen=True, array_like=True):
+    """A named place of a venue where riders and drivers meet.
+
+    Attributes:
+        name: Its name.
+        lat: Where, degrees north.
+        lon: Where, degrees east.
+        is_open: Whether riders are sent there.
+    """
+
+    name: Identifier
+    lat: Latitude
+    lon: Longitude
+    is_open: bool = True
+
+
+#: Cells of a zone or a pen, as texts; a whole region of the world is no venue.
+Cells = Annotated[list[Identifier], Meta(max_length=500)]
+
+
+class SetVenue(msgspec.Struct, frozen=True, tag_field="kind", tag="set_venue"):
+    """A control event: a venue, an airport for example, is as it says here from a time on.
+
+    Attributes:
+        name: Its name.
+        zone: H3 cells, resolutions 7 to 13, all in one region: who asks for a ride there is the venue's.
+        pen: H3 cells of the same resolutions where drivers wait in line; none: there is no line.
+        points: Where riders of the zone are picked up, within it; none: where they are.
+        rule: Whose turn it is in the line: who has come first.
+        command_id: Its identity.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, UTC milliseconds; 0: from when it arrives.
+    """
+
+    name: Identifier
+    zone: Annotated[list[Identifier], Meta(min_length=1, max_length=500)]
+    pen: Cells
+    points: Annotated[list[PickUpPoint], Meta(max_length=50)]
+    command_id: Identifier
+    operator: Identifier
+    reason: Identifier
+    from_ms: TimeMs = 0
+    rule: Literal["fifo"] = "fifo"
+
+
+class DropVenue(msgspec.Struct, frozen=True, tag_field="kind", tag="drop_venue"):
+    """A control event: a venue is no more from a time on, and nobody waits in its line.
+
+    Attributes:
+        name: Its name.
+        command_id: Its identity.
+        operator: Who wants it.
+        reason: Why.
+        from_ms: From when on, UTC milliseconds; 0: from when it arrives.
+    """
+
+    name: Identifier
+    command_id: Identifier
+    operator: Identifier
+    reason: Identifier
+    from_ms: TimeMs = 0
+
+
+Control = SetPolicy | SetShadows | SetSurgeCap | SetPair | SetVenue | DropVenue

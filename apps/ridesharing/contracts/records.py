@@ -134,7 +134,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         driver_id: The driver.
         region: Who made it.
         state: How it stands.
-        policy: By which policy it was made; ``manual`` by an operator.
+        policy: By which policy it was made; ``manual`` by an operator, ``line`` by whose turn it was at a
+            venue.
         offered_ms: When it was offered (manually: assigned), UTC ms.
         accepted_ms: When it was accepted, UTC ms.
         closed_ms: When it ended, UTC ms; 0 while it is open.
@@ -421,6 +422,54 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     lon: float
     state: Literal["free", "away", "offered", "accepted", "arrived", "in_progress"]
     request_id: str
+
+
+class PickUp(msgspec.Struct, frozen=True, gc=False):
+    """A rider at a venue is told at which point the car will be; offers have its place.
+
+    Attributes:
+        request_id: The request.
+        rider_id: The rider.
+        region: Who has it.
+        venue: The venue.
+        point: Name of the point.
+        lat: Where it is, degrees north.
+        lon: Where it is, degrees east.
+        walk_m: How far it is from where the rider has asked to be picked up, straight line, metres.
+        at_ms: When, UTC ms.
+    """
+
+    request_id: str
+    rider_id: str
+    region: str
+    venue: str
+    point: str
+    lat: float
+    lon: float
+    walk_m: float
+    at_ms: int
+
+
+class LinePlace(msgspec.Struct, frozen=True, gc=False):
+    """A driver who waits in the line of a venue is told the place in it, every ``dispatch.places``.
+
+    Attributes:
+        venue: The venue.
+        driver_id: The driver.
+        region: The region that has the driver.
+        place: 1, 2, …: whose turn it is.
+        length: How many wait.
+        joined_ms: Since when the driver waits, UTC ms.
+        at_ms: When this is told, UTC ms.
+    """
+
+    venue: str
+    driver_id: str
+    region: str
+    place: int
+    length: int
+    joined_ms: int
+    at_ms: int
 
 
 class Journey(msgspec.Struct, frozen=True, gc=False):

@@ -46,6 +46,11 @@ from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 _WAITING: Final = ("processing", "offered")
 _DRIVING: Final = ("accepted", "arrived", "in_progress")
 _SHOWN: Final = 25
+#: Places in lines, and riders sent to a point, that are looked at; a line of which nothing has been told for
+#: so long while others were is empty, ms.
+_TOLD: Final = 2_000
+_SENT: Final = 1_000
+_EMPTY_MS: Final = 90_000
 
 
 def violations(data: AppData) -> View | None:
@@ -262,6 +267,51 @@ def operations(data: AppData) -> View | None:
     return Table(columns=columns, rows=cells, tones=tones, more=max(0, table.rows - len(cells)))
 
 
+def lines(data: AppData) -> View | None:
+    """Return who waits in the lines of venues, as it was told last."""
+    table, heard = data.table("lines"), data.table("places")
+    if table is None or not table.rows:
+        return None
+    told = table.latest(_TOLD).to_pylist()
+    # Of an empty line nothing is told; of cars it is.
+    until = max(r["at_ms"] for r in [*told, *(heard.latest(_SHOWN).to_pylist() if heard is not None else ())])
+    columns = (
+        Column("venue"), Column("in line", "count"), Column("first"), Column("first since", "time"),
+        Column("first has waited", "duration"), Column("mean wait", "duration"), Column("as of", "time"),
+    )  # fmt: skip
+    rows: list[list[Cell]] = []
+    for venue in sorted({r["venue"] for r in told}):
+        at = max(r["at_ms"] for r in told if r["venue"] == venue)
+        line = [r for r in told if (r["venue"], r["at_ms"]) == (venue, at)]
+        if until - at > _EMPTY_MS:
+            rows.append([venue, 0, None, None, None, None, at])
+            continue
+        first = min(line, key=lambda r: int(r["place"]))
+        waits = [at - r["joined_ms"] for r in line]
+        of_first = [first["driver_id"], first["joined_ms"], at - first["joined_ms"]]
+        rows.append([venue, first["length"], *of_first, sum(waits) / len(waits), at])
+    return bounded(columns, rows)
+
+
+def points(data: AppData) -> View | None:
+    """Return to which points of venues riders were sent last."""
+    table = data.table("pickups")
+    if table is None or not table.rows:
+        return None
+    told = table.latest(_SENT).to_pylist()
+    by_point: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for r in told:
+        by_point.setdefault((r["venue"], r["point"]), []).append(r)
+    columns = (Column("venue"), Column("point"), Column("riders", "count"), Column("mean walk, m", "count"),
+               Column("last", "time"), Column("latitude"), Column("longitude"))  # fmt: skip
+    rows: list[list[Cell]] = [
+        [venue, point, len(of), round(sum(r["walk_m"] for r in of) / len(of)), max(r["at_ms"] for r in of),
+         f"{of[-1]['lat']:.5f}", f"{of[-1]['lon']:.5f}"]
+        for (venue, point), of in sorted(by_point.items())
+    ]  # fmt: skip
+    return bounded(columns, rows)
+
+
 def ignored(data: AppData) -> View | None:
     """Return why events changed nothing."""
     found = counted(data, "ignored", "why")
@@ -304,7 +354,7 @@ def request_or_driver(data: AppData, key: str) -> list[Titled]:
 
 #: What is looked at now and then: it comes last, and shut.
 _FOLDED: Final = (
-    "regions", "policies", "matching", "driver-changes", "operations", "ignored",
+    "lines", "points", "regions", "policies", "matching", "driver-changes", "operations", "ignored",
 )  # fmt: skip
 
 page = DashboardPage(
@@ -323,6 +373,11 @@ page = DashboardPage(
         Panel("drivers", "Drivers by state", drivers, width="third", empty="no minute is over yet",
               about="Free ones as of the last full minute."),
         Panel("offers", "What became of offers", offers, width="third", empty="no offer yet"),
+        Panel("lines", "Lines of venues", lines, width="full", empty="nobody waits at a venue",
+              about="Drivers in the pen of an airport and the like, in turn; "
+              "the command millrace ridesharing venues list says what venues there are."),
+        Panel("points", "Pick-up points", points, width="full", empty="no rider was sent to a point yet",
+              about=f"Of the last {_SENT:,} riders at venues."),
         Panel("regions", "Regions", regions, width="full", empty="no request yet"),
         Panel("policies", "Policies", policies, width="full", empty="no rider has waited for a window yet",
               about=f"Over the newest {MOST_WINDOWS:,} windows: what was done, and what policies computed "

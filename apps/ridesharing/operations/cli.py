@@ -11,6 +11,7 @@ import typer
 from millrace.cli.options import Bootstrap, Overrides
 from millrace.errors import ChecksFailed, UserError
 from millrace.operations.sending import who
+from millrace_apps.ridesharing.operations.venues_cli import app as venues_app
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Audit the tables; assign, cancel, block by hand.", no_args_is_help=True)
 surge_app = typer.Typer(help="How far prices follow scarcity.", no_args_is_help=True)
 app.add_typer(surge_app, name="surge")
+app.add_typer(venues_app, name="venues")
 
 #: Tables of the audit, and the columns that it reads.
 _TABLES = ("assignments", "trips", "offers", "windows")

@@ -50,7 +50,7 @@ def command_of(
     'r1'
     """
     return Command(
-        command_id=_identity(),
+        command_id=identity(),
         action=action,
         operator=operator,
         reason=reason,
@@ -71,7 +71,7 @@ def policy_of(policy: str, operator: str, reason: str, from_ms: int = 0) -> SetP
         reason: Why.
         from_ms: From when on, event time, UTC ms; 0: from when it is read.
     """
-    return SetPolicy(policy, from_ms, _identity(), operator, reason)  # type: ignore[arg-type]
+    return SetPolicy(policy, from_ms, identity(), operator, reason)  # type: ignore[arg-type]
 
 
 def cap_of(cap: float, operator: str, reason: str, from_ms: int = 0) -> SetSurgeCap:
@@ -86,7 +86,7 @@ def cap_of(cap: float, operator: str, reason: str, from_ms: int = 0) -> SetSurge
     >>> cap_of(1.5, "ann", "storm").cap
     1.5
     """
-    return SetSurgeCap(cap, _identity(), operator, reason, from_ms)
+    return SetSurgeCap(cap, identity(), operator, reason, from_ms)
 
 
 def pair_of(
@@ -105,10 +105,11 @@ def pair_of(
     >>> pair_of("block", "rider-7", "d1", "ann", "complaint").stands
     'block'
     """
-    return SetPair(rider_id, driver_id, stands, _identity(), operator, reason, from_ms)
+    return SetPair(rider_id, driver_id, stands, identity(), operator, reason, from_ms)
 
 
-def _identity() -> str:
+def identity() -> str:
+    """Return an identity for a command: nobody else's."""
     return uuid.uuid4().hex[:12]
 
 

@@ -37,7 +37,7 @@ from millrace_apps.ridesharing.processes.riders import Riders
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.book import Book, InMemory
 from millrace_apps.ridesharing.state.earlier import adopt
-from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due
+from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, Spot
 
 #: Tables of arrival times: of regions that become one, that of the one that has learned most stays.
 _LEARNED: Final = ("took", "took_late", "paces", "widths")
@@ -87,13 +87,17 @@ class Rekeying:
         self._drivers: dict[str, str] = {}
         #: Driver → the car: of two books the one that has a ride, or was heard of last, is the driver's.
         self._cars: dict[str, Car] = {}
+        spots: dict[str, Spot] = {}
         for book in books.values():
             for name, ride in book.rides.items():
                 self._rides[name] = self._of_zone(ride.zone, f"request {name}")
             for driver_id, car in book.cars.items():
                 known = self._cars.get(driver_id, car)
                 self._cars[driver_id] = max(known, car, key=lambda c: (bool(c.request_id), c.seen_ms))
-        self._drivers.update((driver_id, self._of_car(car)) for driver_id, car in self._cars.items())
+            if book.spots:
+                spots.update(book.spots.items())
+        for driver_id, car in self._cars.items():
+            self._drivers[driver_id] = self._of_car(car, spots.get(driver_id))
         self._owners = self._rename_owners(entries.get("Gate", {}))
         self._rename_requests(entries.get("Riders", {}))
         made: dict[str, Book] = {}
@@ -122,8 +126,12 @@ class Rekeying:
         except ValueError as error:
             raise CannotBeRekeyed(f"{what} belongs to no region: {error}") from error
 
-    def _of_car(self, car: Car) -> str:
-        return self._rides.get(car.request_id) or self._regions.of_place(car.lat, car.lon)
+    def _of_car(self, car: Car, spot: Spot | None) -> str:
+        if spot is not None:  # a line is in the region of its venue, with all who wait in it
+            here = self._of_zone(spot.zone, f"the line of {spot.venue}")
+        else:
+            here = self._regions.of_place(car.lat, car.lon)
+        return self._rides.get(car.request_id) or here
 
     def _heirs(self, book: Book, entry: Any) -> list[str]:
         """Return the new regions that get something of an old one: one at least."""
@@ -194,6 +202,8 @@ class Rekeying:
         for driver_id, car in old.cars.items():
             if self._cars[driver_id] is car:
                 to[self._drivers[driver_id]].bring_over(driver_id, car, self._config.ttl_ms)
+                if spot := old.spots.get(driver_id):
+                    to[self._drivers[driver_id]].spots[driver_id] = spot
         for book in to.values():
             book.head.seq = max(book.head.seq, old.head.seq)
             for name, closed in old.closed.items():
@@ -260,7 +270,8 @@ class Rekeying:
         entry = self._layout.new()
         if book.is_over:
             book.clear()
-        entry.head, entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far = book.maps()
+        entry.head, entry.cars, entry.rides, entry.closed, entry.riders, *others = book.maps()
+        entry.notes, entry.far, entry.spots = others
         return entry
 
     def _beside(self, before: dict[str, Any], heirs: dict[str, list[str]], after: dict[str, Any]) -> None:
@@ -357,7 +368,7 @@ def _book_of(entry: Any, ttl_ms: int) -> Book:
         return book
     kept = (entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far)
     cars, rides, closed, riders, notes, far = map(InMemory, kept)
-    return Book(cars, rides, closed, riders, notes, far, entry.head)
+    return Book(cars, rides, closed, riders, notes, far, entry.head, InMemory(entry.spots))
 
 
 def _driver_of(about: str) -> str:
@@ -368,5 +379,5 @@ def _driver_of(about: str) -> str:
 
 def _deadlines(book: Book) -> Iterator[Deadline]:
     yield from book.head.near
-    for _, together in book.maps()[-1].items():
+    for _, together in book.maps()[-2].items():
         yield from together

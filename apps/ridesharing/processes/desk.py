@@ -23,10 +23,12 @@ from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
 from millrace_apps.ridesharing.processes.arrivals import Arrivals
 from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
 from millrace_apps.ridesharing.processes.income import Income
+from millrace_apps.ridesharing.processes.venues import stand
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
 from millrace_apps.ridesharing.state.pairs import Known, Named, named
+from millrace_apps.ridesharing.state.venues import Venues
 
 #: Why an offer is refused by who is not free: that says nothing of what a driver likes.
 BUSY: Final = "driver busy"
@@ -34,6 +36,7 @@ BUSY: Final = "driver busy"
 _THERE_M = 200.0
 #: A driver must have come nearer by this share of the way since the last look.
 _NEARER = 0.9
+_NO_VENUES: Final = Venues(())
 #: A booked ride whose rider has another is looked at again after so long, ms.
 _LOOK_AGAIN_MS = 15_000
 
@@ -62,9 +65,12 @@ class Desk:
         pairs: Riders and drivers who are something to each other.
         acceptance: What drivers are likely to take; ``None``: that is not learned.
         income: How long drivers have been idle; ``None``: that does not count.
+        venues: The venues; ``None``: there are none.
     """
 
-    __slots__ = ("acceptance", "arrivals", "book", "config", "income", "now", "pairs", "region", "say")
+    __slots__ = (
+        "acceptance", "arrivals", "book", "config", "income", "now", "pairs", "region", "say", "venues",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,11 +83,13 @@ class Desk:
         pairs: Known | None = None,
         acceptance: Acceptance | None = None,
         income: Income | None = None,
+        venues: Venues | None = None,
     ) -> None:
         self.acceptance = acceptance
         self.income = income
         self.arrivals = arrivals
         self.pairs: Known = pairs or {}
+        self.venues = _NO_VENUES if venues is None else venues
         self.book = book
         self.config = config
         self.region = region
@@ -324,6 +332,7 @@ class Desk:
 
     def _accepted(self, ride: Ride, cause: str) -> None:
         car = self.book.cars[ride.driver_id]
+        self.book.lose_spot(ride.driver_id)
         metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
         straight = takes = travel_ms(metres)
         if self.arrivals is not None:
@@ -364,6 +373,10 @@ class Desk:
         car.request_id, car.free_since_ms = "", self.now
         if not car.online:
             self.forget(driver_id, "offline")
+            return
+        if attempt in ("rejected", "expired") and self.config.decline_costs_place:
+            self.book.lose_spot(driver_id)
+        stand(self, driver_id, self.now)
 
     def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
         ride.attempt_revision += 1
@@ -401,6 +414,7 @@ class Desk:
     def take_in(self, driver_id: str, car: Car) -> None:
         """Write a driver into the book."""
         self.book.enter(driver_id, car, self.config.ttl_ms, self.now)
+        stand(self, driver_id, car.seen_ms)
         self.change(driver_id, "entered")
 
     def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:

@@ -32,6 +32,7 @@ from millrace_apps.ridesharing.contracts.events import (
     Command,
     Control,
     DriverStatus,
+    DropVenue,
     Event,
     Handover,
     Position,
@@ -40,6 +41,7 @@ from millrace_apps.ridesharing.contracts.events import (
     SetPair,
     SetPolicy,
     SetShadows,
+    SetVenue,
     VehicleClass,
 )
 from millrace_apps.ridesharing.contracts.records import (
@@ -51,9 +53,11 @@ from millrace_apps.ridesharing.contracts.records import (
     Ignored,
     Journal,
     Journey,
+    LinePlace,
     Mismatch,
     Offer,
     Operation,
+    PickUp,
     Place,
     Release,
     Supply,
@@ -81,6 +85,7 @@ from millrace_apps.ridesharing.processes.reconcile import (
 )
 from millrace_apps.ridesharing.processes.riders import Asked
 from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, by_time, switch_of, tell_switches
+from millrace_apps.ridesharing.processes.venues import meet_at_point, stand
 from millrace_apps.ridesharing.processes.window import (
     close_window,
     free_by_cell,
@@ -89,9 +94,10 @@ from millrace_apps.ridesharing.processes.window import (
 )
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.earlier import DISPATCHER, EarlierBook, adopt
-from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, Head, Ride, kind_of
+from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, Head, Ride, Spot, kind_of
 from millrace_apps.ridesharing.state.lifecycle import COMMITTED
 from millrace_apps.ridesharing.state.pairs import Pair, by_rider, keep_pair
+from millrace_apps.ridesharing.state.venues import Venue, Venues, keep_venue
 from millrace_apps.ridesharing.surge.records import FreeCars
 
 #: Timers, in the order in which they fire at one time.
@@ -138,6 +144,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     told = value_state(str, default="", ttl=TELL_MS * 2)
     #: Riders and drivers who are favourites, or never to meet, in whatever region.
     pairs = broadcast_state(str, Pair)
+    #: Places with a line of drivers, and who stands where in it.
+    venues = broadcast_state(str, Venue)
+    spots = map_state(str, Spot, paged=True)
     #: Arrival times: what ways took, for good and of late, by drivers; how wide intervals are; ways now.
     took = map_state(str, Sum, ttl=days(60), paged=True)
     took_late = map_state(str, Sum, ttl=hours(12), paged=True)
@@ -162,6 +171,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     supply = side_output(Supply)
     places = side_output(Place)
     journeys = side_output(Journey)
+    pickups = side_output(PickUp)
+    lines = side_output(LinePlace)
     free = side_output(FreeCars)
     arrivals = side_output(Arrival)
     drives = side_output(Drive)
@@ -197,7 +208,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
 
     def look_ahead(self, events: Sequence[Event]) -> None:
         """Have the drivers at hand of whom there is a position: mostly all that comes."""
-        self.cars.fetch([event.driver_id for event in events if isinstance(event, Position)])
+        drivers = [event.driver_id for event in events if isinstance(event, Position)]
+        self.cars.fetch(drivers)
+        if self.venues.view(Venues):
+            self.spots.fetch(drivers)
 
     def process(self, event: Event, ctx: Context) -> None:
         """Handle one event."""
@@ -219,6 +233,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             if ride is not None and is_odd(ride, event.state):
                 return False
         at = event.event_time_ms
+        venues = self.venues.view(Venues)
+        if venues and (event.driver_id in self.spots or venues.pen_of(event.lat, event.lon, at)):
+            return False
         if at > car.seen_ms:
             car.lat, car.lon, car.seen_ms, car.idle = event.lat, event.lon, at, event.state == "idle"
         return True
@@ -269,8 +286,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         return latest + _END_MS
 
     def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
-        """Switch the policy, or what is computed beside it, for all regions, or keep a pair; keep who did."""
+        """Switch the policy, or what is computed beside it, for all regions, or keep a pair or a venue."""
         refused = keep_pair(control, ctx.watermark, self.pairs) if isinstance(control, SetPair) else ""
+        if isinstance(control, SetVenue | DropVenue):
+            refused = keep_venue(control, ctx.watermark, self.venues, self.config.regions)
         switch_of(control, ctx.watermark, self.switches, refused)
         if isinstance(control, SetShadows):
             self.policies.put("shadows", ",".join(control.policies))
@@ -302,7 +321,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         book = self._book
         if book is None or not book.stands_in(self.cars):
             maps = (self.cars, self.rides, self.closed, self.riders, self.notes, self.far)
-            book = self._book = Book(*maps)
+            book = self._book = Book(*maps, spots=self.spots)
         book.head = head
         return book
 
@@ -322,6 +341,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             book, self.config, ctx.key, now, say, arrivals, self.pairs.view(by_rider),
             None if accepts is None else Acceptance(self.answered, accepts, now),
             None if fair is None else Income(self.idled, fair, now),
+            self.venues.view(Venues),
         )  # fmt: skip
 
     def _settle(self, book: Book, ctx: Context, after: int) -> None:
@@ -365,6 +385,7 @@ def _on_position(desk: Desk, event: Position) -> None:
     car = desk.book.cars.get(event.driver_id)
     if car is not None and car.seen_ms == event.event_time_ms:  # nothing newer is known
         hear_phone(desk, event.driver_id, event.state, event.event_time_ms)
+        stand(desk, event.driver_id, event.event_time_ms)
         cross_border(desk, event.driver_id)
 
 
@@ -425,6 +446,7 @@ def _on_request(desk: Desk, event: RideRequest) -> None:
     ride.other, ride.marks = other, marks
     about = (event.request_id, desk.region, event.zone, kind, desk.now, pickup_at)
     desk.say("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
+    meet_at_point(desk, ride)
     desk.open_ride(ride)
 
 

@@ -6,7 +6,18 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from millrace import Context, KeyedProcess, arrival, days, hours, map_state, side_output, value_state
+from millrace import (
+    BroadcastContext,
+    Context,
+    KeyedProcess,
+    arrival,
+    broadcast_state,
+    days,
+    hours,
+    map_state,
+    side_output,
+    value_state,
+)
 from millrace.parts.contents import digest_of
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import (
@@ -15,13 +26,16 @@ from millrace_apps.ridesharing.contracts.events import (
     Answer,
     Cancellation,
     Command,
+    Control,
     DriverStatus,
+    DropVenue,
     Event,
     Handover,
     Position,
     Progress,
     QuoteRequest,
     RideRequest,
+    SetVenue,
     identity_of,
     too_far_ahead,
 )
@@ -29,6 +43,7 @@ from millrace_apps.ridesharing.contracts.records import Suspect, SuspectReason
 from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
 from millrace_apps.ridesharing.processes.regions import zone_name
 from millrace_apps.ridesharing.state.book import OFF_LINE_MS
+from millrace_apps.ridesharing.state.venues import Venue, Venues, keep_venue
 from millrace_apps.ridesharing.surge.records import Asked
 
 #: A degree is nowhere longer, metres.
@@ -75,8 +90,8 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
 
     A driver belongs to one region until that region hands the driver over; the handover comes back here
     through its topic. Of positions only those pass that a region would act on: moved by ``move_m``,
-    another state, or ``refresh_ms`` after the last. Each stream has an output of its own; the main one is
-    that of positions, which nearly all events are.
+    another state, in or out of a venue's pen, or ``refresh_ms`` after the last. Each stream has an output of
+    its own; the main one is that of positions, which nearly all events are.
     """
 
     # A topic's key is the driver or the request, so each stream brings the events of a key in order. Where
@@ -84,11 +99,14 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
     order = arrival(in_order_per_key=True)
 
     inputs: ClassVar = GATE_INPUTS
+    control_type: ClassVar[object] = Control
     track = value_state(Track, ttl=days(1))
     #: Identity → digest of what it said; true where an earlier version has seen it.
     seen = map_state(str, _SEEN, ttl=hours(2))
     #: Of a request: digest of what it said. Its identity is nobody else's for a month.
     asked = value_state(int, ttl=days(31))
+    #: Places with a line of drivers: into it and out of it is worth telling.
+    venues = broadcast_state(str, Venue)
 
     suspects = side_output(Suspect)
     status = side_output(DriverStatus)
@@ -133,6 +151,11 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         else:
             self._send(event, ctx)
 
+    def process_broadcast(self, control: Control, ctx: BroadcastContext) -> None:
+        """Keep a venue; nothing else concerns what passes."""
+        if isinstance(control, SetVenue | DropVenue):
+            keep_venue(control, ctx.watermark, self.venues, self.config.regions)
+
     def on_late(self, event: Event | QuoteRequest, ctx: Context) -> None:
         """Note that it was late; it still counts, from now on, if nothing newer is known."""
         if not isinstance(event, Handover):  # the app's own: what caused them has passed when they are read
@@ -174,7 +197,7 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         track.seen_ms, track.here, track.doubted = at, (lat, lon), None
         kept.value = track
         due = idle != track.idle or at - track.sent_ms >= self.config.refresh_ms
-        if due or self._has_moved(track, lat, lon):
+        if due or self._has_moved(track, lat, lon) or self._in_and_out(track, lat, lon, at):
             track.sent_ms, track.lat, track.lon, track.idle = at, lat, lon, idle
             event.region = track.owner
             ctx.emit(event)
@@ -218,6 +241,13 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         else:
             ctx.dead_letter("conflict", f"{what}, and said something else")
         return True
+
+    def _in_and_out(self, track: Track, lat: float, lon: float, at: int) -> bool:
+        """Return whether a driver is in another venue's pen, or in none, than when last reported."""
+        venues = self.venues.view(Venues)
+        return bool(venues) and venues.pen_of(lat, lon, at) != venues.pen_of(
+            track.lat, track.lon, track.sent_ms
+        )
 
     def _has_moved(self, track: Track, lat: float, lon: float) -> bool:
         """Return whether a driver has moved far enough to be reported."""

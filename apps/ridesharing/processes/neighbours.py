@@ -15,6 +15,7 @@ from millrace_apps.ridesharing.processes.desk import Desk
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.processes.reconcile import sign_off
+from millrace_apps.ridesharing.processes.venues import region_of
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Due, Ride, Wish, kind_of
 
@@ -32,7 +33,7 @@ def cross_border(desk: Desk, driver_id: str) -> None:
     car = desk.book.cars.get(driver_id)
     if car is None or car.request_id or not car.online:
         return
-    region = desk.config.regions.of_place(car.lat, car.lon)
+    region = region_of(desk, driver_id, car)
     if region != desk.region and desk.now >= car.stay_ms:
         _hand_over(desk, driver_id, car, region, 0, "")
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPolicy, SetSurgeCap
+from millrace_apps.ridesharing.contracts.events import (
+    Control,
+    DropVenue,
+    SetPair,
+    SetPolicy,
+    SetSurgeCap,
+    SetVenue,
+)
 from millrace_apps.ridesharing.contracts.records import Operation
 from millrace_apps.ridesharing.state.pairs import MOST_PAIRS
 
@@ -40,7 +47,7 @@ class Switch(msgspec.Struct, frozen=True, array_like=True):
     """
 
     command_id: str
-    action: Literal["policy", "surge_cap", "pair"]
+    action: Literal["policy", "surge_cap", "pair", "venue"]
     value: str
     operator: str
     reason: str
@@ -65,6 +72,11 @@ def switch_of(control: Control, watermark: int, kept: Any, refused: str = "") ->
         action, value = "surge_cap", f"{control.cap:g}"
     elif isinstance(control, SetPair):
         action, value, driver_id = "pair", f"{control.stands}: rider {control.rider_id}", control.driver_id
+    elif isinstance(control, SetVenue):
+        cells = f"{len(control.zone)} cells, {len(control.pen)} of pen, {len(control.points)} points"
+        action, value = "venue", f"{control.name}: {cells}"
+    elif isinstance(control, DropVenue):
+        action, value = "venue", f"{control.name}: removed"
     else:
         return
     if not control.command_id:

@@ -15,6 +15,7 @@ from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
 from millrace_apps.ridesharing.processes.neighbours import ask_neighbours, grant_wishes
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, zone_name
+from millrace_apps.ridesharing.processes.venues import not_in_line, serve_lines, tell_lines
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Ride
 from millrace_apps.ridesharing.surge.records import FreeCars
@@ -41,7 +42,8 @@ def close_window(
     waiting = waiting_rides(book, now)
     rides = waiting[: config.most_riders]
     if rides:
-        free = free_cars(book, now, config.ttl_ms)
+        rides, free = serve_lines(desk, rides, free_cars(book, now, config.ttl_ms))
+    if rides:
         riders = [_rider(desk, ride) for ride in rides]
         demand = demand_per_minute(book, config.rules.half_life_ms)
         drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
@@ -57,7 +59,7 @@ def close_window(
             desk.offer(rides[number], car.driver_id, float(given.metres[pair]), policy)
         ask_neighbours(desk, [ride for ride in rides if ride.state == "processing"])
     if book.wishes:
-        grant_wishes(desk, free_cars(book, now, config.ttl_ms))
+        grant_wishes(desk, not_in_line(desk, free_cars(book, now, config.ttl_ms)))
 
 
 def _usual(desk: Desk) -> Policy:
@@ -131,6 +133,7 @@ def places_of_cars(desk: Desk) -> None:
             where = round(car.lat, PLACE_DIGITS), round(car.lon, PLACE_DIGITS)
             state: Any = _state_of(book, driver_id, car, now)
             desk.say("places", Place(driver_id, desk.region, car.seen_ms, *where, state, car.request_id))
+    tell_lines(desk)
 
 
 def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:

@@ -15,7 +15,17 @@ from millrace.parts.deadlines import take_due
 from millrace.state.handles import hash_of
 from millrace.time import NEVER
 from millrace_apps.ridesharing.processes.geo import DEMAND_RESOLUTION, cell_of
-from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, Head, Ride, Wish, whole_second
+from millrace_apps.ridesharing.state.entries import (
+    Car,
+    Closed,
+    Deadline,
+    Due,
+    Head,
+    Ride,
+    Spot,
+    Wish,
+    whole_second,
+)
 
 T = TypeVar("T")
 
@@ -164,6 +174,7 @@ class Book:
         notes: ``departed``, ``off_line``, ``said`` and ``ordered`` in one.
         far: Deadlines by stretches of time.
         head: The rest.
+        spots: Driver → place in the line of a venue.
 
     Attributes:
         departed: Driver who was handed over → when. Positions from before the gate knew are not theirs.
@@ -173,8 +184,8 @@ class Book:
     """
 
     __slots__ = (
-        "_cars", "_closed", "_far", "_notes", "_riders", "_rides", "cars", "closed", "departed", "head",
-        "off_line", "ordered", "riders", "rides", "said",
+        "_cars", "_closed", "_far", "_notes", "_riders", "_rides", "_spots", "cars", "closed", "departed",
+        "head", "off_line", "ordered", "riders", "rides", "said", "spots",
     )  # fmt: skip
 
     def __init__(
@@ -186,6 +197,7 @@ class Book:
         notes: Kept[int] | None = None,
         far: Kept[list[Deadline]] | None = None,
         head: Head | None = None,
+        spots: Kept[Spot] | None = None,
     ) -> None:
         def kept(given: Kept[T] | None) -> Kept[T]:
             return InMemory() if given is None else given
@@ -193,12 +205,13 @@ class Book:
         self.head = Head() if head is None else head
         self._cars, self._far = kept(cars), kept(far)
         self._rides, self._closed = kept(rides), kept(closed)
-        self._riders, self._notes = kept(riders), kept(notes)
+        self._riders, self._notes, self._spots = kept(riders), kept(notes), kept(spots)
         noted: Kept[int] = self._notes
         self.cars: Shelf[Car] = Shelf(self, "cars", self._cars)
         self.rides: Shelf[Ride] = Shelf(self, "rides", self._rides)
         self.closed: Shelf[Closed] = Shelf(self, "closed", self._closed)
         self.riders: Shelf[str] = Shelf(self, "riders", self._riders)
+        self.spots: Shelf[Spot] = Shelf(self, "spots", self._spots)
         self.departed: Shelf[int] = Shelf(self, "departed", noted, "d:")
         self.off_line: Shelf[int] = Shelf(self, "off_line", noted, "o:")
         self.said: Shelf[int] = Shelf(self, "said", noted, "s:")
@@ -208,9 +221,9 @@ class Book:
         """Return whether these are the book's cars."""
         return self._cars is cars
 
-    def maps(self) -> tuple[Head | None, Any, Any, Any, Any, Any, Any]:
+    def maps(self) -> tuple[Head | None, Any, Any, Any, Any, Any, Any, Any]:
         """Return what a book in memory keeps: the head (``None``: nothing is kept), and each map."""
-        maps = (self._cars, self._rides, self._closed, self._riders, self._notes, self._far)
+        maps = (self._cars, self._rides, self._closed, self._riders, self._notes, self._far, self._spots)
         return (None if self.is_over else self.head), *(dict(kept.items()) for kept in maps)  # type: ignore[return-value]
 
     # -- what stands in the head -----------------------------------------------------------------
@@ -259,9 +272,15 @@ class Book:
         self._watch(driver_id, car.silent_at(ttl_ms))
 
     def leave(self, driver_id: str) -> Car:
-        """Strike a driver off, and return the car."""
+        """Strike a driver off, and return the car; a place in a line is lost."""
+        self.lose_spot(driver_id)
         car: Car = self.cars.pop(driver_id)
         return car
+
+    def lose_spot(self, driver_id: str) -> None:
+        """Take a driver out of the line of a venue."""
+        if self.spots:
+            self.spots.pop(driver_id, None)
 
     def watch_again(self, driver_id: str, at_ms: int) -> None:
         """Look at a time, and not before, whether a driver has fallen silent."""

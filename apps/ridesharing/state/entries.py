@@ -82,6 +82,22 @@ def kind_of(vehicle_class: str) -> int | str:
     return _KINDS.index(vehicle_class) if vehicle_class in _KINDS else vehicle_class
 
 
+class Spot(msgspec.Struct, array_like=True, gc=False):
+    """A driver's place in the line of a venue.
+
+    Attributes:
+        venue: The venue.
+        joined_ms: Since when, ms.
+        zone: A zone of the venue (an H3 cell of resolution 7): whose region it is, the line is.
+        away_ms: Since when the driver is out of the pen, or not free by the phone's word, ms; 0: neither.
+    """
+
+    venue: str
+    joined_ms: int
+    zone: str
+    away_ms: int = 0
+
+
 class Ride(msgspec.Struct, array_like=True):
     """A request that has not ended.
 

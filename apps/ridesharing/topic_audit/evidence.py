@@ -29,12 +29,14 @@ from millrace_apps.ridesharing.contracts.events import (
     Command,
     Control,
     DriverStatus,
+    DropVenue,
     Event,
     Handover,
     Position,
     Progress,
     RideRequest,
     SetPair,
+    SetVenue,
     identity_of,
     key_of,
     too_far_ahead,
@@ -103,6 +105,16 @@ class KeptPair:
 
 
 @dataclass(slots=True)
+class KeptVenue:
+    """What was said of a venue; times as of :class:`KeptPair`."""
+
+    event: SetVenue | DropVenue
+    arrival_ms: int
+    from_ms: int = NEVER
+    sure_ms: int = NEVER
+
+
+@dataclass(slots=True)
 class Fixes:
     """Positions of one driver, by time.
 
@@ -161,6 +173,8 @@ class Evidence:
         statuses: Driver → coming on line and going off.
         handovers: Driver → from region to region.
         pairs: Rider and driver → what was said of the two, in order of arrival.
+        venues: Venue → what was said of it, in order of arrival.
+        pickups: Request → where its drivers were last told to meet the rider, degrees.
         offers, assignments, releases, trips: What the app said, in order of arrival.
     """
 
@@ -180,6 +194,8 @@ class Evidence:
         self.statuses: dict[str, list[Said[DriverStatus]]] = {}
         self.handovers: dict[str, list[Handover]] = {}
         self.pairs: dict[tuple[str, str], list[KeptPair]] = {}
+        self.venues: dict[str, list[KeptVenue]] = {}
+        self.pickups: dict[str, tuple[float, float]] = {}
         self.offers: list[Offer] = []
         self.assignments: list[Assignment] = []
         self.releases: list[Release] = []
@@ -240,13 +256,17 @@ class Evidence:
         """Take what the app says: an offer, assignment, release, or a step of a trip."""
         self.counts[stream] += 1
         getattr(self, stream).append(record)
+        if stream == "offers":
+            self.pickups[record.request_id] = (record.pickup_lat, record.pickup_lon)
 
     def switch(self, control: Control, arrival_ms: int) -> None:
-        """Take what operators say to all regions: of that, who is never to meet."""
+        """Take what operators say to all regions: of that, who is never to meet, and of venues."""
         self.counts["control"] += 1
         if isinstance(control, SetPair):
             of = self.pairs.setdefault((control.rider_id, control.driver_id), [])
             of.append(KeptPair(control, arrival_ms))
+        elif isinstance(control, SetVenue | DropVenue):
+            self.venues.setdefault(control.name, []).append(KeptVenue(control, arrival_ms))
 
     def take(self, stream: str, event: Event, arrival_ms: int, key: str | None = None) -> None:
         """Take an event of an input, unless it is one that no gate lets pass."""
@@ -306,9 +326,11 @@ class Evidence:
             moved.sort(key=lambda one: one.event_time_ms)
 
     def _close_pairs(self, known_by: Callable[[Ints], Ints]) -> None:
-        """Say from when on pairs hold: the app has read them before it reads what came long after them."""
+        """Say from when on pairs and venues hold: the app has read them before what came long after."""
         wait = _BATCH_MS if self.margin_ms >= 0 else 0
-        for kept in (one for of in self.pairs.values() for one in of):
+        words: list[KeptPair | KeptVenue] = [one for of in self.pairs.values() for one in of]
+        words += [one for of in self.venues.values() for one in of]
+        for kept in words:
             came = np.array([kept.arrival_ms - wait, kept.arrival_ms + wait], np.int64)
             before, after = known_by(came).tolist()
             kept.from_ms = max(kept.event.from_ms, before - self.bound_ms if before > NEVER else NEVER)

@@ -20,6 +20,8 @@ REASONS: Final[dict[str, tuple[int, str]]] = {
     "blacked_out": (2, "an operator had closed the zone of the pick-up"),
     "cooling": (2, "the driver had lost this request less than the cool-down ago"),
     "pick_up": (2, "the place is not where the rider asked to be picked up"),
+    "out_of_turn": (2, "at a venue somebody else had waited longer in line, and could have been asked"),
+    "taken_from_line": (2, "a driver who waits in the line of a venue was asked for a ride from elsewhere"),
     "forbidden_step": (3, "a step that is not in the table of states, or not after the one before"),
     "no_cause": (3, "a step for which nothing on the topics is a reason"),
     "two_ends": (3, "a request has ended twice"),

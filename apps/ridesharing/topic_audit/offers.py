@@ -11,6 +11,7 @@ from millrace_apps.ridesharing.contracts.records import Offer
 from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
+from millrace_apps.ridesharing.topic_audit.lines import VenuesSaid, check_lines
 from millrace_apps.ridesharing.topic_audit.steps import Commitment
 
 #: Takes a reason and a detail.
@@ -30,12 +31,14 @@ class OfferFigures:
         sure: Of those, how many at a time when it was surely known where the driver was.
         oldest_ms: The oldest sign of life of a driver who was asked, ms.
         farthest_m: The longest recomputed way to a pick-up, straight line, metres.
+        from_lines: Offers of rides at venues to drivers who waited in line.
     """
 
     offers: int = 0
     sure: int = 0
     oldest_ms: int = 0
     farthest_m: float = 0.0
+    from_lines: int = 0
 
 
 def check_offers(
@@ -49,11 +52,12 @@ def check_offers(
         since_ms: Offers before then, or of what was asked for before, are not judged: not all may be known.
         found: Takes the violations.
     """
-    whereabouts, figures = Whereabouts(evidence), OfferFigures()
+    whereabouts, figures, venues = Whereabouts(evidence), OfferFigures(), VenuesSaid(evidence)
     earlier = {step.request_id for step in evidence.trips if step.requested_ms < since_ms}
     for offer in evidence.offers:
         if offer.event_time_ms >= since_ms and offer.request_id not in earlier:
-            _check(evidence, whereabouts, offer, figures, found)
+            _check(evidence, whereabouts, venues, offer, figures, found)
+    figures.from_lines = check_lines(evidence, venues, commitments, since_ms, found)
     _check_overlaps(commitments, found)
     _check_apart(evidence, [one for one in commitments if one.begins_ms >= since_ms], found)
     _check_cooling(evidence, commitments, found)
@@ -61,8 +65,9 @@ def check_offers(
 
 
 def _check(
-    evidence: Evidence, whereabouts: Whereabouts, offer: Offer, figures: OfferFigures, found: Findings
-) -> None:
+    evidence: Evidence, whereabouts: Whereabouts, venues: VenuesSaid, offer: Offer, figures: OfferFigures,
+    found: Findings,
+) -> None:  # fmt: skip
     config, now = evidence.config, offer.event_time_ms
 
     def add(reason: str, detail: str) -> None:
@@ -92,7 +97,8 @@ def _check(
         add("no_request", "there is no such request on the topic")
         return
     request = asked.event
-    if (offer.pickup_lat, offer.pickup_lon) != (request.pickup_lat, request.pickup_lon):
+    place = (offer.pickup_lat, offer.pickup_lon)
+    if place not in venues.meeting_places(request):
         away = distance_m(offer.pickup_lat, offer.pickup_lon, request.pickup_lat, request.pickup_lon)
         add("pick_up", f"{away:,.0f} m from where the rider is")
     _check_fit(evidence, offer, request, add)

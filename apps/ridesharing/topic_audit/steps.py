@@ -334,9 +334,11 @@ class Steps:
         if passed >= 8 * self._config.approach_ms:
             return True
         request = self._evidence.requests[step.request_id].event
+        asked = (request.pickup_lat, request.pickup_lon)
+        place = self._evidence.pickups.get(step.request_id, asked)
         known = self._whereabouts.known(before.driver_id, step.at_ms)
         ways = [
-            distance_m(s.lat, s.lon, request.pickup_lat, request.pickup_lon)
+            distance_m(s.lat, s.lon, *place)
             for s in known if s.lat is not None and s.lon is not None
         ]  # fmt: skip
         silent = not known or step.at_ms - known[-1].at_ms > self._config.ttl_ms
@@ -409,7 +411,9 @@ class Steps:
         step, before, config, request = steps[place], steps[place - 1], self._config, asked.event
         most = config.trip_ms
         if config.overdue_ms:
-            way = distance_m(request.pickup_lat, request.pickup_lon, request.dropoff_lat, request.dropoff_lon)
+            asked_at = (request.pickup_lat, request.pickup_lon)
+            begins = self._evidence.pickups.get(step.request_id, asked_at)
+            way = distance_m(*begins, request.dropoff_lat, request.dropoff_lon)
             most = min(most, 3 * travel_ms(way) + config.overdue_ms)
         return step.at_ms - before.at_ms >= most
 

@@ -50,6 +50,7 @@ BUSY = RidesProfile(
     breakdowns=0.05,
     quoted=0.5,
     stale_quotes=0.1,
+    airport=0.02,
 )
 BUSY_EVENTS = 60_000
 

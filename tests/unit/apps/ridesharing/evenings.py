@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class Topics:
             self.rows[stream].append({**msgspec.to_builtins(event), CAME: came})
         self.rows[CLOCK].append({CAME: came})
 
-    def switch(self, control: SetPair, came: int) -> None:
+    def switch(self, control: Control, came: int) -> None:
         """Take down what operators say to all regions."""
         self.rows[CONTROL].append({**msgspec.to_builtins(control), CAME: came})
 
@@ -90,18 +91,20 @@ class Topics:
         return audit_topics(self.evidence(changed), **more)
 
 
-def profile(seed: int) -> RidesProfile:
+def profile(seed: int, **more: Any) -> RidesProfile:
     """More riders than drivers, who cancel, break down, race, come late or vanish."""
-    return RidesProfile(
+    usual = RidesProfile(
         seed=seed, start_ms=START, drivers=100, rings=2, requests_per_hour=200.0, location_interval_ms=20_000,
         late_accepts=0.1, cancel_races=0.1, breakdowns=0.1, no_shows=0.1, vanishing=0.1, lost_heartbeats=0.1,
     )  # fmt: skip
+    return dataclasses.replace(usual, **more)
 
 
 def evening(
     seed: int, *, steps: int = 200, faults: Faults | None = None, operators: float = 0.0, pairs: float = 0.0,
     config: DispatchConfig | None = None, topics: Callable[[DispatchConfig], Topics] = Topics,
     between: Callable[[int, Chain], Chain] = lambda step, chain: chain,
+    world: Mapping[str, Any] | None = None,
 ) -> Topics:  # fmt: skip
     """Let agents, operators and the app talk in steps of five seconds.
 
@@ -113,19 +116,20 @@ def evening(
         pairs: Share of the steps in which somebody says what a rider and a driver are to each other.
         config: How to dispatch.
         topics: What keeps the topics.
+        world: What is otherwise with the agents.
         between: Number of a step that has ended, and the processes → those that go on.
     """
     config = config or DispatchConfig()
     faults = faults or Faults()
     draws = random.Random(seed)
-    world, app, mail = World(profile(seed)), Whole(config), Mailbag(APP_TOPICS)
+    agents, app, mail = World(profile(seed, **(world or {}))), Whole(config), Mailbag(APP_TOPICS)
     courier, desk = Courier(draws, faults, STEP_MS), Operators(draws)
     stops = set(draws.sample(range(1, steps), faults.restarts))
     kept = topics(config)
     again: list[Event] = []
     for number in range(steps):
-        now = world.now_ms + STEP_MS
-        happened = [as_read(one.stream, one.event) for one in world.advance(now)]
+        now = agents.now_ms + STEP_MS
+        happened = [as_read(one.stream, one.event) for one in agents.advance(now)]
         desk.see(happened)
         if draws.random() < operators:
             happened += desk.act(now)
@@ -143,7 +147,7 @@ def evening(
             if (topic := f"ridesharing.{e.output}") in APP_TOPICS:
                 message = mail.open(topic, e.payload)
                 assert message is not None
-                world.receive(message)
+                agents.receive(message)
         if number in stops:
             app.chain.restart()
         app.chain = between(number, app.chain)

@@ -13,7 +13,9 @@ from millrace_apps.ridesharing.contracts.records import (
     DriverChange,
     Ignored,
     Journey,
+    LinePlace,
     Operation,
+    PickUp,
     Place,
     Supply,
     Trip,
@@ -25,7 +27,7 @@ from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 from tests.unit.millrace.dashboard.cases import put_checkpoint, put_records
 
 START_MS = 1_767_369_600_000
-SECOND, MINUTE = 1_000, 60_000
+SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 REGIONS = ("north", "south")
 #: What follows where a ride goes well.
 USUAL = {
@@ -162,6 +164,23 @@ def quotes_and_fares(of: list[Trip]) -> tuple[list[Quote], list[Fare]]:
     return quotes, fares
 
 
+def in_line(until_ms: int) -> list[LinePlace]:
+    """Three wait at the airport now, and did half a minute ago; who waited at the station has left."""
+    found = [LinePlace("station", "d9", "north", 1, 1, until_ms - HOUR, until_ms - 10 * MINUTE)]
+    for at in (until_ms - 30 * SECOND, until_ms):
+        for place in (1, 2, 3):
+            joined = until_ms - (40 - 10 * place) * MINUTE
+            found.append(LinePlace("airport", f"d{place}", "north", place, 3, joined, at))
+    return found
+
+
+def sent_to_points(of: list[Trip]) -> list[PickUp]:
+    """Every third of some riders is sent to door 1, the others to door 2."""
+    first = [t for t in of if t.revision == 0][:30]
+    at = ("airport", "door 1", 52.5, 13.4, 60.0), ("airport", "door 2", 52.5, 13.5, 30.0)
+    return [PickUp(t.request_id, t.rider_id, t.region, *at[n % 3 > 0], t.at_ms) for n, t in enumerate(first)]
+
+
 def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
     """Write everything that the page can show; return it."""
     random = Random(3)
@@ -198,6 +217,7 @@ def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:
         ("places", found.places), ("journeys", found.journeys), ("surge", found.surge),
         ("quotes", found.quotes), ("fares", found.fares),
         ("violations", wrong), ("operations", by_hand), ("ignored", late),
+        ("lines", in_line(until_ms)), ("pickups", sent_to_points(walked)),
     ):  # fmt: skip
         if records:
             put_records(root, table, records)

@@ -116,6 +116,24 @@ def test_where_every_invariant_holds_that_is_said(own: World, tmp_path: Path) ->
     assert (found.tone, f"{len(records.trips):,} steps" in found.text) == ("good", True)
 
 
+def test_lines_of_venues_are_as_they_were_told_last_and_empty_where_nothing_is_told(world: World) -> None:
+    data, records, _ = world
+    found = shown(data, "lines")
+    assert isinstance(found, Table)
+    until = records.until_ms
+    assert found.rows == [
+        ["airport", 3, "d1", until - 30 * MINUTE, 30 * MINUTE, 20 * MINUTE, until],
+        ["station", 0, None, None, None, None, until - 10 * MINUTE],
+    ]
+
+
+def test_pick_up_points_say_how_many_riders_were_sent_there(world: World) -> None:
+    data, _, _ = world
+    found = shown(data, "points")
+    assert isinstance(found, Table)
+    assert [row[:4] for row in found.rows] == [["airport", "door 1", 10, 60], ["airport", "door 2", 20, 30]]
+
+
 def test_the_headline_is_what_the_last_revisions_say(world: World) -> None:
     data, records, _ = world
     last = last_states(records)

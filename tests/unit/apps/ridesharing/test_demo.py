@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import h3
 import msgspec
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from millrace_apps.generators.ridesharing.loop import APP_TOPICS
 from millrace_apps.ridesharing import demo
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Event, key_of, stream_of
+from millrace_apps.ridesharing.evaluation.demo_venues import airport
 from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
 from millrace_apps.ridesharing.settings import ArrivalSettings, RidesharingSettings, SurgeSettings
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
@@ -40,7 +42,7 @@ from tests.broken import (
     where,
 )
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
-from tests.unit.apps.ridesharing.evenings import Topics
+from tests.unit.apps.ridesharing.evenings import CAME, Topics
 
 STEP_MS = 5_000
 #: One event in so many is sent twice.
@@ -49,7 +51,7 @@ REPEATED = 20
 PROFILE = RidesProfile(
     seed=5,
     start_ms=START,
-    drivers=100,
+    drivers=160,
     rings=2,
     requests_per_hour=200.0,
     location_interval_ms=20_000,
@@ -61,6 +63,7 @@ PROFILE = RidesProfile(
     lost_heartbeats=0.1,
     quoted=0.8,
     stale_quotes=0.2,
+    airport=0.3,
 )
 #: Few ask in each cell: prices follow sooner.
 SETTINGS = RidesharingSettings(
@@ -80,6 +83,8 @@ OUTPUTS = {
     "Surge.counts": "scarcity",
     "arrivals": "arrivals",
     "drives": "drives",
+    "pickups": "pickups",
+    "journeys": "journeys",
 }
 Tables = dict[str, Rows]
 
@@ -89,6 +94,8 @@ def run_app(steps: int) -> tuple[Tables, ReadLedger]:
     world, mail = World(PROFILE), Mailbag(APP_TOPICS)
     app = Whole(DispatchConfig(arrivals=ArrivalConfig()), SETTINGS.surge_config())
     topics = Topics(DispatchConfig())
+    topics.switch(airport(), START - 1)
+    app.emissions += app.chain.switch(airport())
     truths: dict[str, WorldTruth] = {}
     sent, faults = Counter[str](), list[WorldFault]()
     again: list[tuple[str, Event]] = []
@@ -227,6 +234,19 @@ def to_and_fro(rows: Rows) -> Rows:
     ]
 
 
+def one_more_in_the_pen(rows: Rows) -> Rows:
+    """Somebody has waited at the airport from the beginning, and is never asked."""
+    lat, lon = h3.cell_to_latlng(airport().pen[0])
+    about = {"driver_id": "waits", "vehicle_class": "standard", "lat": lat, "lon": lon, "state": "idle"}
+    late = max(row["event_time_ms"] for row in rows)
+    return [*rows, *(
+        {**about, "event_time_ms": at, "event_id": f"w{at}",
+         CAME: START + ((at - START) // STEP_MS + 1) * STEP_MS - 1}
+        for at in range(START, late, 10_000)
+    )]  # fmt: skip
+
+
+_THERE = ("arrived", "in_progress", "completed", "no_show")
 _SERVED = "trips that the drivers finished are completed, and no others"
 BREAKS = (
     *breaks(
@@ -235,6 +255,21 @@ BREAKS = (
         an_alarm_of_the_auditor={"violations": added({"invariant": 1})},
         attempts_doubled={"assignments": doubled},
         positions_too_old={"assignments": stuck("location_age_ms", 10**9)},
+    ),
+    *breaks(
+        "riders at the airport are told where to meet, once, and no others",
+        dropped={"pickups": dropped},
+        one_less={"pickups": less},
+        doubled={"pickups": doubled},
+        of_others={"pickups": renamed("request_id")},
+    ),
+    *breaks(
+        "offers to drivers in line out of turn",
+        one_who_is_passed_over={"topic of locations": one_more_in_the_pen},
+    ),
+    *breaks(
+        "drivers from the line who have come to their riders",
+        nobody_arrives={"trips": where(lambda row: row["state"] in _THERE, dropped)},
     ),
     *breaks(
         "requests sent = requests in trips",

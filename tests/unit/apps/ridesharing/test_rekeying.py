@@ -143,7 +143,7 @@ def noted(entries: Entries) -> set[tuple[str, str]]:
         found |= {(str(n), str(about)) for n, shelf in enumerate(kept) for about in shelf}
         counts = Counter(about[0] for about in entry.notes)
         names = {"d": "departed", "o": "off_line", "s": "said", "c": "ordered"}
-        sizes = {**{names[kind]: n for kind, n in counts.items()}, **sizes_of(entry)}
+        sizes = {names[kind]: n for kind, n in counts.items()} | sizes_of(entry) | {"spots": len(entry.spots)}
         assert {name: n for name, n in sizes.items() if n} == head.sizes
     return found
 
@@ -244,7 +244,8 @@ def in_books(**books: Book) -> Entries:
     entries: Entries = {}
     for region, book in books.items():
         entry = entries[(region.replace("_", "-"),)] = EntryLayout(kept_states(Dispatcher())).new()
-        entry.head, entry.cars, entry.rides, entry.closed, entry.riders, entry.notes, entry.far = book.maps()
+        entry.head, entry.cars, entry.rides, entry.closed, entry.riders, *others = book.maps()
+        entry.notes, entry.far, entry.spots = others
     return entries
 
 

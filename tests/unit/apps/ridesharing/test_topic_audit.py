@@ -71,6 +71,10 @@ def came(at: int) -> int:
 #: An offer whose driver was heard of before.
 OFFER = TOPICS.rows["offers"][10]
 DRIVER, RIDE = OFFER["driver_id"], OFFER["request_id"]
+#: Where the driver was then, and where nobody is.
+SEEN = [row for row in TOPICS.rows["locations"]
+        if row["driver_id"] == DRIVER and row["event_time_ms"] < OFFER["event_time_ms"]][-1]  # fmt: skip
+FAR = {"lat": SEEN["lat"] + 1.0, "lon": SEEN["lon"]}
 BEFORE = OFFER["event_time_ms"] - 1_000
 LATEST = max(row["event_time_ms"] for row in TOPICS.rows["locations"])
 ZONE = first("requests", request_id=RIDE)["zone"]
@@ -100,6 +104,21 @@ def command(action: str, **more: Any) -> Row:
         "until_ms": BEFORE + HOUR, "request_id": "", "driver_id": "", "zone": "", "region": "",
         CAME: came(BEFORE), **more,
     }  # fmt: skip
+
+
+def venue(pen: Row, zone: Row, rings: int) -> Row:
+    """A venue from the beginning on, with a pen of so many rings around a place."""
+    where = h3.latlng_to_cell(*_place(zone), 9)
+    cells = h3.grid_disk(h3.latlng_to_cell(*_place(pen), 8), rings)
+    return {
+        "kind": "set_venue", "name": "v", "zone": [where], "pen": cells,
+        "points": [], "command_id": "v", "operator": "ann", "reason": "t", "from_ms": START,
+        CAME: TOPICS.rows[CLOCK][0][CAME],
+    }  # fmt: skip
+
+
+def _place(row: Row) -> tuple[float, float]:
+    return (row["pickup_lat"], row["pickup_lon"]) if "pickup_lat" in row else (row["lat"], row["lon"])
 
 
 def northward(found: Rows) -> Rows:
@@ -201,6 +220,8 @@ BREAKS = (
     *breaks("blacked_out", closed_before={"commands": added(command("blackout", zone=ZONE))}),
     *breaks("cooling", the_same_driver_again={"trips": lost_driver_again, "offers": lost_driver_again}),
     *breaks("pick_up", elsewhere={"offers": only(OFFER, shifted("pickup_lat", 0.01))}),
+    *breaks("out_of_turn", everybody_waits={"control": added(venue(OFFER, OFFER, 3))}),
+    *breaks("taken_from_line", a_pen_where_the_driver_stands={"control": added(venue(SEEN, FAR, 1))}),
     *breaks(
         "forbidden_step",
         a_step_dropped={"trips": only(ACCEPTED, dropped)},

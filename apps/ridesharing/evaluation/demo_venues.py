@@ -1,0 +1,92 @@
+"""The demo's airport: it is published when the agents begin, and what came of its riders and its line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import h3
+
+from millrace.console.report import Check, equal
+from millrace_apps.ridesharing.contracts.events import PickUpPoint, SetVenue
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from millrace.testing.world_ledger import ReadLedger
+    from millrace_apps.ridesharing.topic_audit.report import Audited
+
+#: The middle of the generator's city; its airport is in the first H3 cell of the second ring around it.
+_CENTRE: Final = (52.52, 13.405)
+_RING: Final = 2
+#: Degrees of 700 m to the north, and of 100 m to the east there.
+_PEN_NORTH: Final = 700 * 8.993204e-06
+_DOOR_EAST: Final = 100 * 1.477968e-05
+#: A driver from the pen has reached the rider so long after saying yes, ms, and so many of them do.
+_REACHES_MS: Final = 300_000
+_REACH: Final = 0.5
+_REACHED: Final = ("arrived", "in_progress", "completed", "no_show")
+
+
+def airport() -> SetVenue:
+    """Return the airport of the generator's city: zone, pen and two doors.
+
+    >>> venue = airport()
+    >>> [point.name for point in venue.points], len(venue.pen)
+    (['door 1', 'door 2'], 37)
+    """
+    centre = h3.latlng_to_cell(*_CENTRE, 7)
+    lat, lon = h3.cell_to_latlng(min(h3.grid_ring(centre, _RING)))
+    sides = [(1, -_DOOR_EAST), (2, _DOOR_EAST)]
+    doors = [PickUpPoint(f"door {n}", round(lat, 6), round(lon + east, 6)) for n, east in sides]
+    pen = h3.grid_disk(h3.latlng_to_cell(lat - _PEN_NORTH, lon, 10), 3)
+    zone = h3.grid_disk(h3.latlng_to_cell(lat, lon, 9), 2)
+    return SetVenue(
+        "airport", sorted(zone), sorted(pen), doors, "demo-airport", "demo", "the demo has an airport"
+    )
+
+
+def check_venues(
+    pickups: pd.DataFrame, journeys: pd.DataFrame, attempts: pd.DataFrame, trips: pd.DataFrame,
+    ledger: ReadLedger, audited: Audited, last_ms: int,
+) -> list[Check]:  # fmt: skip
+    """Compare what riders and drivers of the airport were told with where they stood.
+
+    Args:
+        pickups: Which riders were sent to which point.
+        journeys: Where riders have asked to be picked up.
+        attempts: Offers, each with its newest state.
+        trips: The newest state of each request.
+        ledger: What the generator did.
+        audited: What was found by the topics alone.
+        last_ms: What has happened later is not counted on, UTC ms.
+    """
+    stood = {t.entity for t in ledger.truths if t.kind == "at_airport" and t.last_event_time_ms <= last_ms}
+    zone, told = set(airport().zone), list(pickups["request_id"]) if len(pickups) else []
+    asked = zip(*(journeys[c] for c in ("request_id", "pickup_lat", "pickup_lon")), strict=True)
+    there = {name for name, lat, lon in asked if h3.latlng_to_cell(lat, lon, 9) in zone}
+    out_of_turn = sum(row.reason in ("out_of_turn", "taken_from_line") for row in audited.rows)
+    return [
+        Check(
+            "riders at the airport are told where to meet, once, and no others",
+            f"{len(there):,}",
+            f"{len(told):,}",
+            sorted(told) == sorted(there) and stood <= there,
+            compared=len(stood | there),
+        ),
+        equal("offers to drivers in line out of turn", 0, out_of_turn, of=audited.offers.from_lines),
+        _reached(attempts, trips, last_ms),
+    ]
+
+
+def _reached(attempts: pd.DataFrame, trips: pd.DataFrame, last_ms: int) -> Check:
+    """Return whether drivers who said yes in the line come to their riders."""
+    states = dict(zip(trips["request_id"], trips["state"], strict=True)) if len(trips) else {}
+    said_yes = set[str]()
+    if len(attempts):
+        of_line = attempts[(attempts["policy"] == "line") & (attempts["accepted_ms"] > 0)]
+        stays = of_line["state"].isin(["accepted", "completed", "no_show"])
+        said_yes = set(of_line[stays & (of_line["accepted_ms"] <= last_ms - _REACHES_MS)]["request_id"])
+    there = sum(states.get(name) in _REACHED for name in said_yes)
+    wanted = f"at least {_REACH:.0%} of {len(said_yes):,}"
+    name = "drivers from the line who have come to their riders"
+    return Check(name, wanted, f"{there:,}", there >= _REACH * len(said_yes), compared=len(said_yes))

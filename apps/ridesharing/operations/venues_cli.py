@@ -1,0 +1,119 @@
+"""`millrace ridesharing venues …`: publish, list, show and remove venues while the app runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli.options import Bootstrap, Overrides
+from millrace.errors import UserError
+from millrace.operations.sending import who
+
+if TYPE_CHECKING:
+    from millrace_apps.ridesharing.contracts.events import DropVenue, SetVenue
+    from millrace_apps.ridesharing.settings import RidesharingSettings
+
+app = typer.Typer(help="Places with a line of drivers and pick-up points, an airport.", no_args_is_help=True)
+
+By = Annotated[
+    str | None,
+    typer.Option("--by", help="Who does it: stands in the trail; default this session's user."),
+]
+Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
+From = Annotated[str | None, typer.Option("--from", help="From this event time on.")]
+Name = Annotated[str, typer.Argument(help="The venue.")]
+
+
+@app.command(epilog='Example: millrace ridesharing venues publish airport.json --reason "opens" --by ann')
+def publish(
+    file: Annotated[Path, typer.Argument(help="A venue, or a list of some, as JSON; see the README.")],
+    reason: Why,
+    start: From = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Make venues, or change them, from a time on; who did it stands in the table operations."""
+    from millrace_apps.ridesharing.operations.commanding import send_control
+    from millrace_apps.ridesharing.operations.venues import read_venues
+
+    settings = _settings(overrides, bootstrap)
+    operator, from_ms = who(by, settings), _time(start)
+    regions = settings.dispatch_config().regions
+    for event in read_venues(file, operator, reason, from_ms, regions):
+        send_control(settings, event)
+        typer.echo(f"{event.name}: command {event.command_id} sent; it will stand in the table operations")
+
+
+@app.command(epilog='Example: millrace ridesharing venues remove airport --reason "closed" --by ann')
+def remove(
+    name: Name,
+    reason: Why,
+    start: From = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    overrides: Overrides = None,
+) -> None:
+    """Remove a venue from a time on: nobody waits in its line any more."""
+    from millrace_apps.ridesharing.contracts.events import DropVenue
+    from millrace_apps.ridesharing.operations.commanding import identity, send_control
+
+    settings = _settings(overrides, bootstrap)
+    event = DropVenue(name, identity(), who(by, settings), reason, _time(start))
+    send_control(settings, event)
+    typer.echo(f"{name}: command {event.command_id} sent; it will stand in the table operations")
+
+
+@app.command("list", epilog="Example: millrace ridesharing venues list")
+def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
+    """Show the venues that stand on the control topic."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from millrace_apps.ridesharing.contracts.events import SetVenue
+    from millrace_apps.ridesharing.operations.venues import published
+
+    table = Table("venue", "from", "zone", "pen", "points", "by", "why")
+    for name, words in published(_settings(overrides, bootstrap)).items():
+        for said in words:
+            what = ["removed", "", ""]
+            if isinstance(said, SetVenue):
+                is_open = sum(point.is_open for point in said.points)
+                points = f"{is_open} of {len(said.points)} open"
+                what = [f"{len(said.zone)} cells", f"{len(said.pen)} cells", points]
+            table.add_row(name, _text(said), *what, said.operator, said.reason)
+    Console().print(table)
+
+
+@app.command(epilog="Example: millrace ridesharing venues show airport")
+def show(name: Name, bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
+    """Show a venue as JSON: what has been said of it, by time."""
+    import msgspec
+
+    from millrace_apps.ridesharing.operations.venues import published
+
+    words = published(_settings(overrides, bootstrap)).get(name)
+    if words is None:
+        raise UserError(f"there is no venue {name}: see `millrace ridesharing venues list`")
+    typer.echo(msgspec.json.format(msgspec.json.encode(words)).decode())
+
+
+def _text(said: SetVenue | DropVenue) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(said.from_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _time(text: str | None) -> int:
+    from millrace_apps.ridesharing.evaluation.recorded import parse_time
+
+    return parse_time(text) if text else 0
+
+
+def _settings(overrides: list[str] | None, bootstrap: str | None) -> RidesharingSettings:
+    from millrace.runtime.commands import command_settings
+    from millrace_apps.ridesharing.settings import RidesharingSettings
+
+    return command_settings(RidesharingSettings, "ridesharing", bootstrap=bootstrap, overrides=overrides)
