@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from millrace.errors import UserError
-from millrace_apps.generators.engine.loop import KafkaInbox, Loop, Mailbag, looped
+from millrace_apps.generators.engine.loop import AppPace, KafkaInbox, Loop, Mailbag, looped
 from millrace_apps.generators.engine.pace import WallClock
 from millrace_apps.generators.engine.simulated import Domain
 from millrace_apps.generators.options import kafka_options
@@ -25,6 +25,17 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "loop_suffix": (
         Annotated[str, typer.Option(help="What the names of the app's topics end in, e.g. .demo-1.")],
         "",
+    ),
+    "loop_ahead_min": (
+        Annotated[
+            float | None,
+            typer.Option(
+                metavar="MINUTES",
+                help="Event time goes on no further than this beyond the app's newest message: a slow app is "
+                "waited for.",
+            ),
+        ],
+        None,
     ),
 }
 
@@ -49,6 +60,11 @@ def close_the_loop(
         raise UserError("--loop goes without --resume, --sample and --dry-run: what the app said is not kept")
     if timing.speed is None:
         raise UserError("--loop needs a pace: give --rate a number, and --speed to be faster than life")
+    pace, ahead_min = None, values["loop_ahead_min"]
+    if ahead_min is not None:
+        if loop.time_of is None or not ahead_min > 0:
+            raise UserError("--loop-ahead-min is above 0, and not there where messages do not say their time")
+        pace = AppPace(loop.time_of, int(ahead_min * 60_000))
     topics = {f"{name}{values['loop_suffix']}": kind for name, kind in loop.topics.items()}
     inbox = KafkaInbox(
         values["bootstrap"],
@@ -64,5 +80,6 @@ def close_the_loop(
         speed=timing.speed,
         until_ms=timing.until_ms,
         mailbag=Mailbag(topics),
+        pace=pace,
     )
     return closed, replace(timing, speed=None)

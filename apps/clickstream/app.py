@@ -68,7 +68,7 @@ app = App(
         "forget.v1": Forget,
         "item_change.v1": ItemChange,
         "control.v1": RuleEvent,
-        "offer.v1": Offer,
+        "offer.v2": Offer,
         "recommendation.v2": Recommendation,
     },
     narrowed=dict.fromkeys(

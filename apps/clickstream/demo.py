@@ -89,7 +89,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--ledger": run.ledger,
     }
     streams = [part for name in STREAMS for part in ("--topic", f"{name}={getattr(topics, name)}")]
-    loop = ["--loop", *(["--loop-suffix", suffix] if suffix else [])]
+    # On a slow machine shoppers wait for lists: what comes when nobody reads it any more shows nothing.
+    loop = ["--loop", "--loop-ahead-min", "8", *(["--loop-suffix", suffix] if suffix else [])]
     return [
         "clickstream",
         "--quiet",
@@ -184,6 +185,8 @@ SELDOM: Final = frozenset(
 spec = DemoSpec(
     seldom=SELDOM,
     simulated=True,
+    # Shoppers hear offers and lists: they begin when somebody makes these, also where that takes minutes.
+    answers=True,
     settings=settings,
     generate=generate,
     alert_topic=lambda settings: settings.topics.offers,

@@ -154,6 +154,9 @@ class BoardSettings(Section):
     shards: int = Field(
         default=SHARDS, ge=1, le=1_000, description="so many keys count items: more than there are busy tasks"
     )
+    by_device: bool = Field(
+        default=False, description="what is looked at, sold and searched for is ranked by kind of device, too"
+    )
 
 
 class OrderSettings(Section):
@@ -267,6 +270,7 @@ class ClickstreamSettings(AppSettings):
             recommends=self.recommend.on,
             shared=own.shared,
             shards=self.boards.shards,
+            by_device=self.boards.by_device,
             rates=self.rates(),
             channels=self.channels_table(),
         )

@@ -72,4 +72,9 @@ class ShopWorld:
         self.now_ms = until_ms
 
 
-LOOP: Final = Loop(APP_TOPICS, ShopWorld)
+def time_of(message: OfferMade | ListMade) -> int:
+    """Return the event time of an offer or a list, ms."""
+    return message.event_time_ms if isinstance(message, ListMade) else message.at_ms
+
+
+LOOP: Final = Loop(APP_TOPICS, ShopWorld, time_of)

@@ -20,6 +20,8 @@ from millrace_apps.generators.engine.simulated import Domain, Simulated
 STEP_MS: Final = 200
 #: … but no less than this of the clock's time, ms: a fast run would do nothing but look.
 _LEAST_STEP_MS: Final = 5
+#: While it waits for the app, the inbox is looked into this often, s.
+_LOOK_S: Final = 0.2
 _POLL_MESSAGES: Final = 1_000
 _CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -51,10 +53,55 @@ class Loop:
     Attributes:
         topics: Topics of the app's messages, and what is on them.
         world: Makes the people of a profile.
+        time_of: Event time of a message, ms; None: messages do not say how far the app has come.
     """
 
     topics: Mapping[str, type[Any]]
     world: Callable[[Any], World]
+    time_of: Callable[[Any], int] | None = None
+
+
+class AppPace:
+    """Holds event time up where the app is far behind, on a machine on which it is slow.
+
+    Args:
+        time_of: Event time of a message, ms.
+        ahead_ms: People go on no further than this beyond the newest message, ms of event time.
+        silent_s: An app that says nothing new for so long, s, is not waited for until it does.
+
+    Attributes:
+        heard_ms: Event time of the newest message, ms.
+    """
+
+    def __init__(self, time_of: Callable[[Any], int], ahead_ms: int, silent_s: float = 120.0) -> None:
+        self._time_of, self._ahead_ms, self._silent_s = time_of, ahead_ms, silent_s
+        self._given_up = False
+        self.heard_ms = 0
+
+    def hear(self, message: Any) -> None:
+        """Take down how far the app has come."""
+        at_ms = self._time_of(message)
+        if at_ms > self.heard_ms:
+            self.heard_ms, self._given_up = at_ms, False
+
+    def holds(self, target_ms: int, silent_s: float) -> bool:
+        """Tell whether people are not to go on to an event time (ms) yet.
+
+        Args:
+            target_ms: The event time.
+            silent_s: For how long nothing new has been heard while it was waited for, s.
+
+        Example:
+            >>> pace = AppPace(lambda message: message, ahead_ms=10, silent_s=60)
+            >>> pace.hear(100)
+            >>> pace.holds(110, 0), pace.holds(111, 0), pace.holds(111, 60), pace.holds(111, 0)
+            (False, True, False, False)
+            >>> pace.hear(101)
+            >>> pace.holds(112, 0)
+            True
+        """
+        self._given_up |= silent_s >= self._silent_s
+        return not self._given_up and target_ms > self.heard_ms + self._ahead_ms
 
 
 class Inbox(Protocol):
@@ -117,6 +164,7 @@ def closed_loop(
     speed: float = 1.0,
     until_ms: int | None = None,
     stop: threading.Event | None = None,
+    pace: AppPace | None = None,
 ) -> Iterator[Simulated]:
     """Yield what people do while an app speaks to them, as event time passes.
 
@@ -132,6 +180,7 @@ def closed_loop(
         speed: Seconds of event time per second of the clock.
         until_ms: Event time at which it ends, ms; None: never.
         stop: Ends it when set.
+        pace: Holds event time up where the app is far behind; None: nothing does.
 
     Raises:
         UserError: If the speed is not above 0.
@@ -140,15 +189,40 @@ def closed_loop(
         raise UserError(f"the speed is above 0, got {speed}")
     began, start_ms = clock.now(), world.now_ms
     stopped, step_ms = stop or threading.Event(), max(STEP_MS, int(_LEAST_STEP_MS * speed))
+    if pace is not None:
+        pace.heard_ms = max(pace.heard_ms, start_ms)
     while not stopped.is_set() and (until_ms is None or world.now_ms < until_ms):
         target_ms = world.now_ms + step_ms if until_ms is None else min(world.now_ms + step_ms, until_ms)
+        if pace is not None:
+            began += _wait(world, inbox, mailbag, target_ms, pace, clock, stopped)
         left_s = (target_ms - start_ms) / 1000 / speed - (clock.now() - began)
-        _read(world, inbox, mailbag, max(left_s, 0.0), clock)
+        _read(world, inbox, mailbag, max(left_s, 0.0), clock, pace)
         # A process that was held up catches up in steps, so that offers of the meantime are answered in time.
         yield from world.advance(target_ms)
 
 
-def _read(world: World, inbox: Inbox, mail: Mailbag, wait_s: float, clock: Clock) -> None:
+def _wait(
+    world: World,
+    inbox: Inbox,
+    mail: Mailbag,
+    target_ms: int,
+    pace: AppPace,
+    clock: Clock,
+    stopped: threading.Event,
+) -> float:
+    """Hand over messages until the app has come far enough; return how long that took, s."""
+    began = since = clock.now()
+    while not stopped.is_set() and pace.holds(target_ms, clock.now() - since):
+        heard_ms = pace.heard_ms
+        _read(world, inbox, mail, _LOOK_S, clock, pace)
+        if pace.heard_ms > heard_ms:
+            since = clock.now()
+    return clock.now() - began
+
+
+def _read(
+    world: World, inbox: Inbox, mail: Mailbag, wait_s: float, clock: Clock, pace: AppPace | None
+) -> None:
     """Hand over all messages that come within a time."""
     until = clock.now() + wait_s
     while True:
@@ -156,6 +230,8 @@ def _read(world: World, inbox: Inbox, mail: Mailbag, wait_s: float, clock: Clock
             message = mail.open(topic, payload)
             if message is not None:
                 world.receive(message)
+                if pace is not None:
+                    pace.hear(message)
         if clock.now() >= until:
             return
 
@@ -170,6 +246,7 @@ def looped(
     speed: float = 1.0,
     until_ms: int | None = None,
     stop: threading.Event | None = None,
+    pace: AppPace | None = None,
 ) -> Domain:
     """Return a domain whose people react to an app.
 
@@ -184,12 +261,14 @@ def looped(
         speed: Seconds of event time per second of the clock.
         until_ms: Event time at which it ends, ms; None: never.
         stop: Ends it when set.
+        pace: Holds event time up where the app is far behind; None: nothing does.
     """
 
     def simulate(profile: Any) -> Iterator[Simulated]:
         return closed_loop(
-            world(profile), inbox, mailbag=mailbag, clock=clock, speed=speed, until_ms=until_ms, stop=stop
-        )
+            world(profile), inbox, mailbag=mailbag, clock=clock, speed=speed, until_ms=until_ms, stop=stop,
+            pace=pace,
+        )  # fmt: skip
 
     return replace(domain, simulate=simulate)
 

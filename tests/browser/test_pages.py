@@ -109,11 +109,18 @@ def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: 
         choice = page.locator("#choice")
         expect(choice.locator("option")).to_contain_text(["everything", "channel: ", "device: "])
         choice.select_option("device: mobile")
-        for name in ("sessions", "compared", "funnel", "drop-offs", "channels", "revenue"):
+        told_apart = ("sessions", "compared", "funnel", "drop-offs", "channels", "revenue", "abandonment",
+                      "left-items", "uplift", "offers", "products", "categories", "searches")  # fmt: skip
+        for name in told_apart:
             expect(page.locator(f"#title-{name}")).to_have_attribute("data-of", "device: mobile")
+        expect(page.locator("#panel-uplift")).to_contain_text("offered, last hour")
         expect(page.locator("#panel-sessions")).to_contain_text("hour before")
         expect(compared.locator("tbody tr").first).not_to_have_text(every)
-        expect(page.locator("#title-products")).not_to_have_attribute("data-of", "device: mobile")
+        expect(page.locator("#title-books")).not_to_have_attribute("data-of", "device: mobile")
+        choice.select_option("device: desktop")  # of which there are no boards
+        expect(page.locator("#panel-products")).to_contain_text("boards.by_device")
+        choice.select_option("device: mobile")
+        expect(page.locator("#panel-products")).not_to_contain_text("boards.by_device")
         check_contrast(page)
         # What comes live meanwhile does not take its place.
         version = int(page.locator("#panel-compared").get_attribute("data-version") or 0) + 2

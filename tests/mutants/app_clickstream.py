@@ -10,6 +10,7 @@ _APP: Final = "apps/clickstream"
 _TESTS: Final = "tests/unit/apps/clickstream"
 _COUNTERS: Final = f"{_TESTS}/test_counters.py"
 _BY_TIME: Final = f"{_TESTS}/test_attributed_by_time.py"
+_PROFILES: Final = f"{_TESTS}/test_profiles_by_time.py"
 _IDENTITY = f"{_TESTS}/test_identity.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
@@ -202,11 +203,91 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: who made an order is whoever is known to be there when it is settled",
-        f"{_APP}/processes/visitor_identity.py",
-        "            owner = named or owner_by(known, order.at_ms)\n",
-        "            owner = named or known.user_id or NOBODY\n",
+        f"{_APP}/processes/visitor_placed.py",
+        "        owner = (act.user_id if stitch else NOBODY) or owner_by(known, at)\n",
+        "        owner = (act.user_id if stitch else NOBODY) or known.user_id or NOBODY\n",
         "an order is attributed by the logins up to it",
         (_BY_TIME,),
+    ),
+    Mutant(
+        "clickstream: the channel of a cart is that of the browser's first landing",
+        f"{_APP}/processes/visitor_placed.py",
+        "if start <= at <= at_ms), None)",
+        "if at <= at_ms), None)",
+        "carts and offers by segment",
+        (f"{_TESTS}/test_world.py::test_carts_and_offers_have_the_device_and_channel_of_their_visit",),
+    ),
+    Mutant(
+        "clickstream: boards by device count for all, too",
+        f"{_APP}/processes/visitor_told.py",
+        '            shard = of_segment(count.shard, f"device: {device}")\n',
+        "            shard = count.shard\n",
+        "boards by kind of device",
+        (f"{_COUNTERS}::test_boards_by_device_are_those_of_a_shop_with_that_device_alone",),
+    ),
+    Mutant(
+        "clickstream: what offers add in a segment is that of all",
+        f"{_APP}/dashboard/data.py",
+        "        if not kind or (key[",
+        "        if True or (key[",
+        "the page's segment",
+        (f"{_TESTS}/test_dashboard.py",),
+    ),
+    Mutant(
+        "clickstream: what is done is told as it is read",
+        f"{_APP}/processes/visitor_placed.py",
+        "        if act.at_ms > ctx.watermark:\n",
+        "        if False:\n",
+        "profiles and carts do not hang on the order of reading",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: who comes next is not waited for where nobody does anything",
+        f"{_APP}/processes/visitor.py",
+        "            if later is not None:\n",
+        "            if known.held and later is not None:\n",
+        "what nobody did is the next account's",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: profiles tell of browsers that are the person's only later",
+        f"{_APP}/state/profiles.py",
+        "for visitor, since in person.visitors.items() if since)",
+        "for visitor, since in person.visitors.items())",
+        "rows of profiles do not hang on cuts",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: what is read ahead of its time brings a profile's row forward",
+        f"{_APP}/processes/persons.py",
+        "        if isinstance(event, _IN_ORDER):\n",
+        "        if True:\n",
+        "rows of profiles do not hang on cuts",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: an account that comes where another was leaves it what came with the browser",
+        f"{_APP}/processes/visitor_placed.py",
+        "        if before and before != user:\n",
+        "        if False:\n",
+        "by the last one, what came with a browser goes with it",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: what is read late waits for the next login",
+        f"{_APP}/processes/visitor_placed.py",
+        "        if come is None or come > known.placed:\n",
+        "        if True:\n",
+        "what is late counts for whoever had come",
+        (_PROFILES,),
+    ),
+    Mutant(
+        "clickstream: a browser's profile begins with its first view",
+        f"{_APP}/processes/persons.py",
+        "if _nobody(ctx.key) and not person.seen_ms and not person.purchases:",
+        "if _nobody(ctx.key) and not person.viewed and not person.purchases:",
+        "profiles count orders",
+        (_PROFILES,),
     ),
     Mutant(
         "clickstream: a landing of before a login is the account's from the landing on",
@@ -461,9 +542,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what was done before a login stays with the browser, too",
-        f"{_APP}/processes/visitor_identity.py",
-        "        known.part, known.carts = None, []\n\n    def _place",
-        "        known.carts = []\n\n    def _place",
+        f"{_APP}/processes/visitor_placed.py",
+        "        known.part, known.carts = None, []\n\n    def _did",
+        "        known.carts = []\n\n    def _did",
         "what was done before a login is one account's",
         (_IDENTITY,),
     ),
@@ -1050,7 +1131,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: lists go to who allows nothing",
         f"{_APP}/processes/visitor_told.py",
-        "if self._rules.recommends and may_stitch(consent):",
+        "if self._rules.recommends and may_stitch(known.allowed(at)):",
         "if self._rules.recommends:",
         "without consent there is no list",
         (f"{_TESTS}/test_checks.py::test_every_check_of_the_demo_holds",),
@@ -1186,7 +1267,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cart that was left twice counts its items twice",
-        f"{_APP}/dashboard/page.py",
+        f"{_APP}/dashboard/left_offered.py",
         'row["cart_id"]: row.get("items") or () for row',
         'str(row): row.get("items") or () for row',
         "items in carts that were left",

@@ -9,7 +9,26 @@ from tests.mutants.mutant import Mutant
 _TESTS: Final = "tests/unit/generators"
 _ARRIVALS: Final = f"{_TESTS}/test_arrivals.py"
 
+_LOOP: Final = f"{_TESTS}/test_clickstream_loop.py"
+
 MUTANTS: Final = (
+    Mutant(
+        "generators: people do not wait for a slow app",
+        "generators/engine/loop.py",
+        "            began += _wait(world, inbox, mailbag, target_ms, pace, clock, stopped)\n",
+        "            pass\n",
+        "a demo at the machine's pace",
+        (f"{_LOOP}::test_shoppers_wait_for_an_app_whose_batches_take_longer_than_they_would",),
+    ),
+    Mutant(
+        "generators: a silent app is waited for without end",
+        "generators/engine/loop.py",
+        "        self._given_up |= silent_s >= self._silent_s\n",
+        "",
+        "a loop with an app that has stopped ends",
+        (f"{_LOOP}::test_an_app_in_time_is_not_waited_for_and_a_silent_one_once",),
+        hangs=True,
+    ),
     Mutant(
         "generators: what is added up is not all that was sent",
         "generators/world_ledger.py",

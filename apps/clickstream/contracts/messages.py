@@ -95,6 +95,8 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
         order_id: The order, where it is bought.
         item: What was put in or taken out.
         pieces: How many pieces of it; less than 0: taken out.
+        device: Kind of device.
+        channel: The channel that the visit came by.
     """
 
     cart_id: str
@@ -108,6 +110,8 @@ class CartChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     order_id: str = ""
     item: str = ""
     pieces: int = 0
+    device: str = ""
+    channel: str = ""
 
 
 class CartOwner(msgspec.Struct, frozen=True, gc=False, tag="owner"):
@@ -160,6 +164,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
         cents: Price of a piece.
         quantity: How many pieces.
         marketing: Whether something may be offered.
+        channel: The channel that the visit came by.
     """
 
     person: str
@@ -175,6 +180,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
     cents: int = 0
     quantity: int = 0
     marketing: bool = False
+    channel: str = ""
 
 
 class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="does-purchase"):
@@ -194,8 +200,9 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
         last_ms: When that was for the last time.
         last: By what.
         marketing: Whether something may be offered.
-        apart: By what it came is told apart (:class:`Ordered`).
         decided: What the browser tells of its touches is all that counts of them.
+        device: Kind of device.
+        channel: The channel that the visit came by.
     """
 
     person: str
@@ -211,36 +218,9 @@ class Purchase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="d
     last_ms: int = 0
     last: str = ""
     marketing: bool = False
-    apart: bool = False
     decided: bool = False
-
-
-class Ordered(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="does-order"):
-    """An order, when all is known that its browser can say of who made it: it is to be attributed.
-
-    Attributes:
-        person: Who was there, by the logins up to the order.
-        at_ms: When, UTC ms.
-        cause: The click.
-        visitor: The browser.
-        order_id: The order.
-        cents: Its value.
-        first_ms: When whoever was there had first been brought to this browser.
-        first: By what; empty for nothing.
-        last_ms: When that was for the last time.
-        last: By what.
-    """
-
-    person: str
-    at_ms: int
-    cause: str
-    visitor: str
-    order_id: str
-    cents: int
-    first_ms: int = 0
-    first: str = ""
-    last_ms: int = 0
-    last: str = ""
+    device: str = ""
+    channel: str = ""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="browser-linked"):
@@ -276,20 +256,20 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="brows
 
 
 class Absorb(msgspec.Struct, frozen=True, gc=False, tag="browser-absorbed"):
-    """What was done in a browser while nobody was known by it is somebody's now.
+    """Somebody is there in a browser, and what was done in it while nobody was known by it is theirs.
 
     Attributes:
-        person: Whose.
-        at_ms: When that was known, UTC ms.
+        person: Who.
+        at_ms: Since when, UTC ms.
         visitor: The browser.
-        part: What was done.
+        part: What was done; None: nothing.
         carts: The carts that were filled.
     """
 
     person: str
     at_ms: int
     visitor: str
-    part: ActivityCounts
+    part: ActivityCounts | None
     carts: list[str]
 
 
@@ -470,6 +450,7 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
         birth_year: As stated with the account.
         counts: Features of the person by name.
         since_ms: When something last happened to the cart that was left, UTC ms.
+        channel: The channel that the visit came by.
     """
 
     person: str
@@ -487,6 +468,7 @@ class Shopping(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="s
     birth_year: int = 0
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     since_ms: int = 1 << 62
+    channel: str = ""
 
 
 # -- to the recommender ------------------------------------------------------------------------------
@@ -665,7 +647,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False):
 ToShard = ItemCount | VisitCount
 ToCart = CartChange | CartOwner | EraseCart
 ToBrowsers = Link | Unlink | Absorb | Absorbed | Marked
-ToPerson = Activity | Purchase | Ordered | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
+ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
 ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBack
 
 #: There is one shop: all its visits are one key's.
@@ -686,6 +668,20 @@ def shard_of(name: str, shards: int = SHARDS) -> str:
     (True, 's:00')
     """
     return _names(shards)[crc32(name.encode()) % shards]
+
+
+def of_segment(name: str, segment: str) -> str:
+    """Return the name of a board, or of a shard that counts for it, of one segment of the visits.
+
+    >>> of_segment("views/1h", "device: mobile"), segment_of("s:03@device: mobile"), segment_of("s:03")
+    ('views/1h@device: mobile', 'device: mobile', '')
+    """
+    return f"{name}@{segment}" if segment else name
+
+
+def segment_of(name: str) -> str:
+    """Return the segment of a board or shard; empty for that of all."""
+    return name.partition("@")[2]
 
 
 @cache

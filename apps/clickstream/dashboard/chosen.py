@@ -16,6 +16,7 @@ from millrace.dashboard.values import bounded, ratio
 from millrace.dashboard.views import Bar, Bars, Cell, Column, Number, Numbers, TimeSeries, View
 from millrace_apps.clickstream.dashboard.data import (
     FUNNEL,
+    KINDS,
     LATELY_MS,
     SESSION,
     FunnelStep,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from millrace.dashboard.tables import DeltaReader
 
-#: By what sessions are told apart.
-KINDS: Final = ("channel", "device")
 _STEP_MS: Final = 300_000
 _HOUR_MS: Final = 3_600_000
 
@@ -44,22 +43,25 @@ class Halves(NamedTuple):
         length_ms: How long a period is, ms.
         now: Those of the last period, by when they began.
         before: Those of the one before.
+        newest_ms: When the newest of all sessions began, UTC ms.
     """
 
     named: str
     length_ms: int
     now: pa.Table
     before: pa.Table
+    newest_ms: int
 
     def of(self, value: str) -> Halves:
         """Return those of a segment, as ``device: mobile``."""
-        kind, _, name = value.partition(": ")
-        return self._replace(now=_of(self.now, kind, name), before=_of(self.before, kind, name))
+        return self._replace(now=in_segment(self.now, value), before=in_segment(self.before, value))
 
 
-def _of(rows: pa.Table, kind: str, name: str) -> pa.Table:
+def in_segment(rows: pa.Table, value: str) -> pa.Table:
+    """Return the rows of a segment, as ``device: mobile``; what earlier versions wrote has none."""
     import pyarrow.compute as pc
 
+    kind, _, name = value.partition(": ")
     if kind not in KINDS or kind not in rows.column_names:
         return rows.slice(0, 0)
     return rows.filter(pc.equal(pc.fill_null(rows[kind], ""), "" if name == "none" else name))
@@ -81,7 +83,32 @@ def _halves(table: DeltaReader) -> Halves | None:
     newest, length, named = length_of(rows)
     start = pc.field("start_ms")
     before = rows.filter((start > newest - 2 * length) & (start <= newest - length))
-    return Halves(named, length, rows.filter(start > newest - length), before)
+    return Halves(named, length, rows.filter(start > newest - length), before, newest)
+
+
+def halves_of(
+    data: AppData, table: str, column: str, columns: Sequence[str], value: str
+) -> tuple[str, pa.Table, pa.Table] | None:
+    """Return the rows of a segment of another table in the periods of the sessions; ``None``: there is none.
+
+    Args:
+        data: The app's data.
+        table: The table.
+        column: Its time, UTC ms.
+        columns: Which columns are wanted besides.
+        value: The segment.
+
+    Returns:
+        What the length of a period is called, the rows of the last one, and those of the one before.
+    """
+    import pyarrow.compute as pc
+
+    found, reader = halves(data), data.table(table)
+    if found is None or reader is None or not reader.rows:
+        return None
+    rows = in_segment(reader.lately(column, LATELY_MS, (column, *columns, *KINDS)), value)
+    at, start = pc.field(column), found.newest_ms - found.length_ms
+    return found.named, rows.filter(at > start), rows.filter((at > start - found.length_ms) & (at <= start))
 
 
 def segments(data: AppData) -> Sequence[str]:

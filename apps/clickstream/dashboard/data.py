@@ -28,6 +28,8 @@ SESSION: Final = (
 )  # fmt: skip
 #: Sessions that began so long before the newest, and orders, are looked at, ms: not the whole tables.
 LATELY_MS: Final = 48 * 3_600_000
+#: By what sessions, carts and offers are told apart.
+KINDS: Final = ("channel", "device")
 FUNNEL: Final = ("funnel", "arm", "reached", "reached_step", "dropped_at", "step_ms")
 
 
@@ -236,33 +238,56 @@ def _median_step(rows: pa.Table, funnel: str, arm: str, place: int) -> float | N
 # -- offers ------------------------------------------------------------------------------------------
 
 
-def offers_made(data: AppData) -> Counter[tuple[str, str]]:
-    """Return how many offers were made, or held back, by rule and arm."""
+#: Rule and arm, and the segment of each kind: an earlier version's has none.
+_ARM: Final = ("rule", "arm", *KINDS)
+
+
+def offers_made(data: AppData, value: str = "") -> Counter[tuple[str, str]]:
+    """Return how many offers were made, or held back, by rule and arm.
+
+    Args:
+        data: The app's data.
+        value: A segment, as ``device: mobile``; empty: all.
+    """
     table = data.table("offers")
-    return Counter() if table is None else table.fold("arms", ["rule", "arm"], Counter, _add_offers)
+    if table is None:
+        return Counter()
+    made: Counter[tuple[str, ...]] = table.fold("arms", _ARM, Counter, _add_offers)
+    return _arms(made, value)
 
 
-def _add_offers(counts: Counter[tuple[str, str]], rows: pa.Table) -> Counter[tuple[str, str]]:
-    for (rule, arm), (n,) in grouped(rows, ["rule", "arm"]):
-        counts[rule, arm] += n
+def _add_offers(counts: Counter[tuple[str, ...]], rows: pa.Table) -> Counter[tuple[str, ...]]:
+    keys = [name for name in _ARM if name in rows.column_names]
+    for names, (n,) in grouped(rows, keys):
+        given = dict(zip(keys, names, strict=True))
+        counts[tuple(given.get(name) or "" for name in _ARM)] += n
     return counts
 
 
-def uplift_so_far(data: AppData) -> list[Uplift]:
+def _arms(counts: Mapping[tuple[str, ...], int], value: str) -> Counter[tuple[str, str]]:
+    """Return how many there are by rule and arm, of all or of one segment."""
+    kind, _, name = value.partition(": ")
+    found: Counter[tuple[str, str]] = Counter()
+    for key, n in counts.items():
+        if not kind or (key[_ARM.index(kind)] if kind in KINDS else None) == ("" if name == "none" else name):
+            found[key[0], key[1]] += n
+    return found
+
+
+def uplift_so_far(data: AppData, value: str = "") -> list[Uplift]:
     """Return what each rule has added to buying so far, against its control arm.
 
     Who has not bought yet counts as not having bought, in both arms: an outcome is known at once where
     something was bought, and after a week where nothing was, so shares of the known outcomes alone would say
     that everybody buys. Both arms are watched for equally long, as the arm is drawn.
+
+    Args:
+        data: The app's data.
+        value: A segment, by the visit in which offers were due, as ``device: mobile``; empty: all.
     """
-    made = offers_made(data)
+    made = offers_made(data, value)
     table = data.table("outcomes")
-    bought: Counter[tuple[str, str]] = Counter()
-    if table is not None:
-        for (rule, arm, yes), (n,) in table.once(
-            "bought", lambda t: grouped(t.all(["rule", "arm", "converted"]), ["rule", "arm", "converted"])
-        ):
-            bought[rule, arm] += n if yes else 0
+    bought = _arms({} if table is None else table.once("bought", _bought), value)
     return [
         uplift_of(
             rule,
@@ -271,6 +296,12 @@ def uplift_so_far(data: AppData) -> list[Uplift]:
         )
         for rule in sorted({rule for rule, _ in made})
     ]
+
+
+def _bought(table: DeltaReader) -> Counter[tuple[str, ...]]:
+    import pyarrow.compute as pc
+
+    return _add_offers(Counter(), table.all([*_ARM, "converted"]).filter(pc.field("converted")))
 
 
 # -- carts and orders --------------------------------------------------------------------------------

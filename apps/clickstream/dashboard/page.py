@@ -6,34 +6,36 @@ the time before in :mod:`millrace_apps.clickstream.dashboard.periods`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.details import rows_of
 from millrace.dashboard.page import DashboardPage, Detail, Panel
-from millrace.dashboard.values import as_dict, bounded, ratio
+from millrace.dashboard.values import bounded, ratio
 from millrace.dashboard.views import (
     Bar,
     Bars,
     Cell,
     Column,
+    Note,
     Number,
     Numbers,
     Series,
     Table,
     TimeSeries,
     Titled,
-    Tone,
     View,
 )
+from millrace_apps.clickstream.contracts.messages import of_segment
 from millrace_apps.clickstream.dashboard import chosen as dashboard_chosen
+from millrace_apps.clickstream.dashboard import left_offered as dashboard_left
 from millrace_apps.clickstream.dashboard import next_items as dashboard_next
 from millrace_apps.clickstream.dashboard import periods as dashboard_periods
 from millrace_apps.clickstream.dashboard import persons as dashboard_persons
 from millrace_apps.clickstream.dashboard.data import (
+    Boards,
     FunnelStep,
     boards,
     funnel_steps,
@@ -42,15 +44,10 @@ from millrace_apps.clickstream.dashboard.data import (
     offers_made,
     orders,
     sessions,
-    uplift_so_far,
 )
-from millrace_apps.clickstream.operations.uplift import Uplift
 
 _HOUR_MS: Final = 3_600_000
 _PLACES: Final = 10
-_SHOWN: Final = 20
-#: Rows of carts that were left that are looked at.
-_CARTS: Final = 2_000
 #: Column of the top products → board, and whether its windows end at full hours.
 _TOPS: Final[Mapping[str, tuple[str, int]]] = {
     "viewed, 5 min": ("views/5m", 1),
@@ -162,10 +159,18 @@ def drop_offs(data: AppData) -> View | None:
     return bounded(columns, rows)
 
 
-def products(data: AppData) -> View | None:
-    """Return the ten products that are viewed and sold most, by window."""
+def products(data: AppData, value: str = "") -> View | None:
+    """Return the ten products that are viewed and sold most, by window.
+
+    Args:
+        data: The app's data.
+        value: A segment that there are boards of; empty: all.
+    """
     found = boards(data)
-    tops = {name: newest_board(found, board, every_ms=every) for name, (board, every) in _TOPS.items()}
+    tops = {
+        name: newest_board(found, of_segment(board, value), every_ms=every)
+        for name, (board, every) in _TOPS.items()
+    }
     shown = {name: top[1] for name, top in tops.items() if top is not None}
     if not shown:
         return None
@@ -180,15 +185,38 @@ def _placed(top: Sequence[tuple[str, int]], place: int) -> Cell:
     return f"{top[place][0]}  ×{top[place][1]:,}" if place < len(top) else None
 
 
-def categories(data: AppData) -> View | None:
-    """Return the categories of the last hour."""
+def categories(data: AppData, value: str = "") -> View | None:
+    """Return the categories of the last hour; of a segment beside the hour before."""
     found = boards(data)
-    viewed, earned = newest_board(found, "categories/1h"), newest_board(found, "revenue/1h")
+    viewed, earned = (newest_board(found, of_segment(f"{of}/1h", value)) for of in ("categories", "revenue"))
     if viewed is None:
         return None
     cents = dict(earned[1]) if earned is not None and earned[0] == viewed[0] else {}
+    columns = [Column("category"), Column("views", "count"), Column("revenue", "money")]
     rows: list[list[Cell]] = [[name or "none", views, cents.get(name, 0) / 100] for name, views in viewed[1]]
-    return bounded((Column("category"), Column("views", "count"), Column("revenue", "money")), rows, most=12)
+    if value:
+        _beside(columns, rows, found, of_segment("categories/1h", value), viewed)
+    return bounded(columns, rows, most=12)
+
+
+def _of_segment(make: Callable[[AppData, str], View | None]) -> Callable[[AppData, str], View]:
+    """Return what shows boards of a segment, or says by what there are some."""
+    no_boards = Note("no boards of this segment; boards.by_device ranks by kind of device, too")
+    return lambda data, value: make(data, value) or no_boards
+
+
+def _beside(
+    columns: list[Column],
+    rows: list[list[Cell]],
+    found: Boards,
+    board: str,
+    newest: tuple[int, Sequence[tuple[str, int]]],
+) -> None:
+    """Say in a column more what stood on a board an hour before."""
+    columns.append(Column("hour before", "count"))
+    before = dict(found[board].get(newest[0] - _HOUR_MS, ()))
+    for row, (name, _) in zip(rows, newest[1], strict=True):
+        row.append(before.get(name, 0))
 
 
 def devices(data: AppData) -> View | None:
@@ -197,87 +225,17 @@ def devices(data: AppData) -> View | None:
     return None if now is None else Bars(bars=tuple(Bar(name, n) for name, n in now[1]))
 
 
-def abandonment(data: AppData) -> View | None:
-    """Return the carts that were left, by how far they had come."""
-    found = left_carts(data)
-    order = ("cart", "address", "delivery", "payment")
-    stages = sorted(
-        found.items(), key=lambda pair: (order.index(pair[0]) if pair[0] in order else 9, pair[0])
-    )
-    bars = (Bar(stage, n, f"{cents / 100:,.2f} in them") for stage, (n, cents) in stages)
-    return Bars(bars=tuple(bars)) if found else None
-
-
-def left_items(data: AppData) -> View | None:
-    """Return which items are in carts that were left, of the last carts; each cart as it was left last."""
-    table = data.table("abandonments")
-    if table is None or not table.rows:
-        return None
-    names = ["cart_id", "since_ms", "items"]
-    carts = {row["cart_id"]: row.get("items") or () for row in table.latest(_CARTS, names).to_pylist()}
-    counts = Counter(item for items in carts.values() for item in items)
-    columns = (Column("item"), Column("carts", "count"), Column("of carts left", "share"))
-    rows: list[list[Cell]] = [
-        [item, n, n / len(carts)] for item, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    ]
-    return bounded(columns, rows, most=_PLACES) if rows else None
-
-
-def searches(data: AppData) -> View | None:
-    """Return what was searched for most in the last hour."""
-    newest = newest_board(boards(data), "searches/1h")
+def searches(data: AppData, value: str = "") -> View | None:
+    """Return what was searched for most in the last hour; of a segment beside the hour before."""
+    found, board = boards(data), of_segment("searches/1h", value)
+    newest = newest_board(found, board)
     if newest is None:
         return None
+    columns = [Column("searched for"), Column("times", "count")]
     rows: list[list[Cell]] = [[term, n] for term, n in newest[1]]
-    return bounded((Column("searched for"), Column("times", "count")), rows)
-
-
-def uplift(data: AppData) -> View | None:
-    """Return what each offer adds to buying, against its control arm."""
-    columns = (
-        Column("rule"), Column("offered", "count"), Column("bought", "share"), Column("control", "count"),
-        Column("bought", "share"), Column("uplift", "share"), Column("from", "share"), Column("to", "share"),
-        Column("says"),
-    )  # fmt: skip
-    found = uplift_so_far(data)
-    rows: list[list[Cell]] = [
-        [
-            u.rule, u.offered, ratio(u.offered_bought, u.offered),
-            u.control, ratio(u.control_bought, u.control), u.uplift, u.low, u.high, verdict(u)[0],
-        ]
-        for u in found
-    ]  # fmt: skip
-    return bounded(columns, rows, [verdict(u)[1] for u in found])
-
-
-def verdict(found: Uplift) -> tuple[str, Tone]:
-    """Return in words what the interval of an uplift says, and how it is meant."""
-    if found.low is None or found.high is None:
-        return "too few to tell", "plain"
-    if found.low > 0:
-        return "adds", "good"
-    if found.high < 0:
-        return "takes away", "bad"
-    return "cannot be told from nothing", "plain"
-
-
-def offers(data: AppData) -> View | None:
-    """Return the newest offers and why they were made."""
-    table = data.table("offers")
-    if table is None or not table.rows:
-        return None
-    columns = (Column("time", "time"), Column("person", "key"), Column("rule"), Column("offer"),
-               Column("arm"), Column("why"))  # fmt: skip
-    names = ["at_ms", "person", "rule", "offer", "arm", "why"]
-    rows = [
-        [*(row[name] for name in names[:-1]), _why(row)]
-        for row in reversed(table.latest(_SHOWN, names).to_pylist())
-    ]
-    return Table(columns=columns, rows=rows, more=max(0, table.rows - len(rows)))
-
-
-def _why(row: Mapping[str, Any]) -> str:
-    return "; ".join(f"{step}: {what}" for step, what in as_dict(row["why"]).items())
+    if value:
+        _beside(columns, rows, found, board, newest)
+    return bounded(columns, rows)
 
 
 def channels(data: AppData) -> View | None:
@@ -381,20 +339,16 @@ _PANELS: Final = (
     *dashboard_persons.PANELS,
     Panel("products", "Top ten products", products, width="full",
           empty="no window with views is over yet",
-          about="Sliding windows as last told, and the last full hour; of equals the lesser name first."),
+          about="Sliding windows as last told, and the last full hour; of equals the lesser name first.",
+          chosen=_of_segment(products)),
     Panel("categories", "Categories in the last hour", categories, width="third",
-          empty="no window with views is over yet"),
+          empty="no window with views is over yet", chosen=_of_segment(categories)),
     Panel("devices", "Devices now", devices, width="third", empty="no minute is over yet"),
-    Panel("abandonment", "Carts left", abandonment, width="third", empty="no cart was left yet",
-          about="By how far they had come."),
-    Panel("left-items", "Items in carts left", left_items, empty="no cart was left yet",
-          about="Of the last 2,000 times that a cart was left; a cart counts once, as it was last."),
+    *dashboard_left.CARTS,
     Panel("searches", "Searched for", searches, empty="nothing was searched for by three browsers",
-          about="In the last hour; what less than three browsers have searched for is not told."),
-    Panel("uplift", "What offers add", uplift, width="full", empty="no offer yet",
-          about="Bought so far, within 7 days of the offer, against the control arm; the difference "
-          "with its 95 % interval (Newcombe 1998)."),
-    Panel("offers", "Latest offers", offers, width="full", empty="no offer yet"),
+          about="In the last hour; what less than three browsers have searched for is not told.",
+          chosen=_of_segment(searches)),
+    *dashboard_left.OFFERS,
     *dashboard_next.PANELS,
     Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
           about="Of the last two days of events. Visits of people; revenue is net of refunds, attributed "
@@ -406,7 +360,9 @@ _PANELS: Final = (
 
 page = DashboardPage(
     folded=_FOLDED,
-    panels=tuple(replace(panel, chosen=dashboard_chosen.CHOSEN.get(panel.id)) for panel in _PANELS),
+    panels=tuple(
+        replace(panel, chosen=dashboard_chosen.CHOSEN.get(panel.id, panel.chosen)) for panel in _PANELS
+    ),
     detail=Detail("Visitor", person),
     choice=dashboard_chosen.CHOICE,
 )

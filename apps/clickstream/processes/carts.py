@@ -36,6 +36,8 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
         order_id: The order, where it was bought.
         item: What was put in or taken out.
         pieces: How many pieces of it; less than 0: taken out.
+        device: Kind of device.
+        channel: The channel that the visit came by.
     """
 
     at_ms: int
@@ -48,6 +50,8 @@ class Step(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     order_id: str = ""
     item: str = ""
     pieces: int = 0
+    device: str = ""
+    channel: str = ""
 
 
 class Cart(msgspec.Struct, array_like=True, gc=False):
@@ -98,7 +102,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         at = change.at_ms
         step = Step(
             at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing,
-            change.order_id, change.item, change.pieces,
+            change.order_id, change.item, change.pieces, change.device, change.channel,
         )  # fmt: skip
         insort(self.steps, step)
         if at >= self.last_ms:
@@ -163,6 +167,8 @@ class Abandonment(msgspec.Struct, frozen=True, gc=False):
         user_id: The account, where that is known and allowed.
         time: 1 for the first time that it was left, 2 for the next.
         items: What was in it, most pieces first; of a cart with more than 50 items those changed last.
+        device: Kind of device on which something last happened to it; empty: not known.
+        channel: The channel that visit came by; empty: not known.
     """
 
     cart_id: str
@@ -174,6 +180,8 @@ class Abandonment(msgspec.Struct, frozen=True, gc=False):
     user_id: str | None
     time: int
     items: list[str] = []
+    device: str = ""
+    channel: str = ""
 
 
 class Carts(KeyedProcess[ToCart, Shopping]):
@@ -244,12 +252,15 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             user = person[2:] if person.startswith("u:") else None
             ctx.output(
                 self.abandonments,
-                Abandonment(ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told, inside),
-            )
+                Abandonment(
+                    ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told, inside,
+                    step.device, step.channel,
+                ),
+            )  # fmt: skip
             if who.marketing:
                 ctx.emit(
-                    Shopping(person, "abandoned", at, step.cause, who.visitor, ctx.key,
-                             stage=step.stage, cents=cents, since_ms=step.at_ms)
+                    Shopping(person, "abandoned", at, step.cause, who.visitor, ctx.key, device=step.device,
+                             stage=step.stage, cents=cents, since_ms=step.at_ms, channel=step.channel)
                 )  # fmt: skip
         if cart.steps:
             ctx.timers.at(cart.steps[0].at_ms + self._timeout_ms, _IDLE)

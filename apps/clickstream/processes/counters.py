@@ -15,7 +15,13 @@ import msgspec
 
 from millrace.parts.panes import forget_panes, next_end, pane_at, panes_between, sums_of
 from millrace.parts.top import best
-from millrace_apps.clickstream.contracts.messages import ItemCount, ShardWindow, VisitCount
+from millrace_apps.clickstream.contracts.messages import (
+    ItemCount,
+    ShardWindow,
+    VisitCount,
+    of_segment,
+    segment_of,
+)
 
 MINUTE_MS: Final = 60_000
 _HOUR: Final = 60
@@ -398,7 +404,7 @@ def _told(
     name: str, board: str, counts: dict[str, int], end: int, length: int, *, also_empty: bool = False
 ) -> Iterator[ShardWindow]:
     if counts or also_empty:
-        end_ms = end * MINUTE_MS
+        end_ms, board = end * MINUTE_MS, of_segment(board, segment_of(name))
         yield ShardWindow(
             f"{board}:{end_ms}",
             board,

@@ -19,7 +19,6 @@ from millrace_apps.clickstream.contracts.messages import (
     Link,
     Marked,
     MarketingConsent,
-    Ordered,
     OrderPlaced,
     Purchase,
     Shopping,
@@ -38,6 +37,8 @@ from millrace_apps.clickstream.state.suppression import SUPPRESSED, Suppressed, 
 _BOUGHT: Final = "person"
 _STALE: Final = "stale"
 _PASSED: Final = "passed"
+#: What browsers tell when the watermark passes it, and what ends a profile: rows hang on these.
+_IN_ORDER: Final = (Activity, Purchase, Absorb, Absorbed, Unlink, ConsentSaid, ErasePerson)
 #: So many carts of a person are remembered, to be forgotten with it.
 _CARTS: Final = 10
 #: What was done before logins is told apart for so many browsers of a person.
@@ -84,7 +85,8 @@ class Persons(PersonWays):
     def process(self, event: ToPerson, ctx: Context) -> None:
         """Let an event count for the person whom it concerns."""
         person = self.person.value or Person()
-        self._catch_up(person, ctx)
+        if isinstance(event, _IN_ORDER):
+            self._catch_up(person, ctx)
         erased = self.erased.value
         if isinstance(event, Marked):
             self._marked(event, person.register, erased, ctx)
@@ -106,17 +108,12 @@ class Persons(PersonWays):
                 ctx.emit(_done(event, person))
         elif isinstance(event, Purchase):
             self._purchase(event, person, ctx)
-        elif isinstance(event, Ordered):
-            self._ordered(_waiting(event), person, ctx)
-            self.person.value = person
         elif isinstance(event, ErasePerson):
             self._erase(event, person, ctx)
         else:
             if isinstance(event, Link):
                 if not event.past:
-                    if event.visitor not in person.visitors:  # who is linked has been told
-                        self._tell(event.visitor, "", person, ctx)
-                    person.visitors.setdefault(event.visitor, event.at_ms)
+                    self._knows(event.visitor, 0, person, ctx)
                 person.touched(event)
             elif isinstance(event, Unlink):
                 person.visitors.pop(event.visitor, None)
@@ -165,7 +162,7 @@ class Persons(PersonWays):
             ctx.output(self.placed, OrderPlaced(bought.order_id, bought.at_ms, bought.cents, first, last))
         if person.purchases:
             ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
-        if _nobody(ctx.key) and not person.viewed and not person.purchases:
+        if _nobody(ctx.key) and not person.seen_ms and not person.purchases:
             self.person.clear()  # without consent nothing else is kept of it
             return
         self.person.value = person
@@ -181,8 +178,7 @@ class Persons(PersonWays):
         ctx.timers.at(person.purchases[0].at_ms, _BOUGHT)
 
     def _purchase(self, event: Purchase, person: Person, ctx: Context) -> None:
-        if not event.apart:
-            self._ordered(event, person, ctx)
+        self._ordered(event, person, ctx)
         _remember(person, event.cart_id)
         # Of a browser whose owner has allowed no profile, nothing comes but purchases.
         allowed = not person.register.no_profile(event.at_ms)
@@ -231,9 +227,20 @@ class Persons(PersonWays):
                 )
                 ctx.output(self.consents, answer)
 
+    def _knows(self, visitor: str, since_ms: int, person: Person, ctx: Context) -> None:
+        """Know a browser for the person's; since when (UTC ms) is 0 while that is not settled."""
+        if visitor not in person.visitors:  # who is linked has been told
+            self._tell(visitor, "", person, ctx)
+        person.visitors[visitor] = person.visitors.get(visitor) or since_ms
+
     def _absorb(self, event: Absorb, person: Person, ctx: Context) -> None:
-        """Let what was done before a login count for the account, browser by browser."""
+        """Know a browser for the account's, and let what was done there before count, browser by browser."""
+        self._knows(event.visitor, event.at_ms, person, ctx)
         if person.register.no_profile(event.at_ms):
+            return
+        for cart in event.carts:
+            _remember(person, cart)
+        if event.part is None:
             return
         if event.visitor in person.parts:
             person.parts[event.visitor].add(event.part)
@@ -241,8 +248,6 @@ class Persons(PersonWays):
             if len(person.parts) >= _BROWSERS:  # the oldest can be told apart no more
                 person.add(person.parts.pop(min(person.parts, key=lambda name: person.parts[name].seen_ms)))
             person.parts[event.visitor] = event.part
-        for cart in event.carts:
-            _remember(person, cart)
         self._write(person, ctx, at_once=True)
 
     def _absorbed(self, person: Person, ctx: Context) -> None:
@@ -273,9 +278,9 @@ class Persons(PersonWays):
 
     def _of_before(self, event: ToPerson, erased: Suppressed, ctx: Context) -> None:
         """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
-        if isinstance(event, Link):
+        if isinstance(event, Link | Absorb):
             ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms))
-        elif isinstance(event, Ordered) or (isinstance(event, Purchase) and not event.apart):
+        elif isinstance(event, Purchase):
             ctx.output(self.placed, OrderPlaced(event.order_id, event.at_ms, event.cents, "", ""))
 
     def _no_profile(self, person: Person, ctx: Context) -> None:
@@ -306,14 +311,6 @@ def _nobody(key: str) -> bool:
     return key.startswith("v:")
 
 
-def _waiting(event: Ordered) -> Purchase:
-    """Return an order as it waits to be attributed."""
-    return Purchase(
-        event.person, event.at_ms, event.cause, event.visitor, event.order_id, "", event.cents, 0,
-        event.first_ms, event.first, event.last_ms, event.last, decided=True,
-    )  # fmt: skip
-
-
 def _remember(person: Person, cart: str) -> None:
     if cart and cart not in person.carts:
         person.carts = [*person.carts[1 - _CARTS :], cart]
@@ -324,10 +321,10 @@ def _done(event: Activity | Purchase, person: Person) -> Shopping:
     known = (person.gender, person.birth_year, person.features(event.at_ms))
     if isinstance(event, Purchase):
         return Shopping(
-            event.person, "purchase", event.at_ms, event.cause, event.visitor, event.order_id, "", "", "",
-            event.cents, event.quantity, *known,
+            event.person, "purchase", event.at_ms, event.cause, event.visitor, event.order_id, "",
+            event.device, "", event.cents, event.quantity, *known, channel=event.channel,
         )  # fmt: skip
     return Shopping(
         event.person, event.kind, event.at_ms, event.cause, event.visitor, event.subject, event.category,
-        event.device, event.step, event.cents, event.quantity, *known,
+        event.device, event.step, event.cents, event.quantity, *known, channel=event.channel,
     )  # fmt: skip

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from millrace import Context, KeyedProcess, Timer, arrival, days, map_state, side_output, value_state
-from millrace_apps.clickstream.contracts.messages import ItemCount, ShardWindow, ToShard, VisitCount
+from millrace_apps.clickstream.contracts.messages import (
+    ItemCount,
+    ShardWindow,
+    ToShard,
+    VisitCount,
+    segment_of,
+)
 from millrace_apps.clickstream.processes.counters import (
     MINUTE_MS,
     SPANS,
@@ -82,7 +88,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         if end * MINUTE_MS == timer.at + 1:
             for told in tell(counted, ctx.key, end):
                 ctx.emit(told)
-            for row in item_features(counted, end):
+            for row in () if segment_of(ctx.key) else item_features(counted, end):
                 ctx.output(self.items, row)
         counted.forget(end - self._lateness_ms // MINUTE_MS)
         counted.set_aside(end)
@@ -120,5 +126,5 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             ends.update(range(first, min(minute + length, over) + 1, every))
         for end in sorted(e for e in ends if e > oldest):
             for told in tell(counted, ctx.key, end, also_empty=also_empty):
-                if only in ("", told.board):
+                if told.board.startswith(only):
                     ctx.emit(told, on_time=True, revision=1)

@@ -194,9 +194,9 @@ class Visitors(VisitorTold):
         if known is None:
             return
         if timer.name == SETTLED:
-            self._place(timer.at, known, ctx)
-            if known.held:
-                ctx.timers.at(known.held[0].at_ms, SETTLED)
+            later = self._place(timer.at, known, ctx)
+            if later is not None:
+                ctx.timers.at(later, SETTLED)
             self.known.value = known
             return
         rules = self._rules

@@ -19,21 +19,18 @@ from millrace_apps.clickstream.contracts.events import (
 )
 from millrace_apps.clickstream.contracts.messages import (
     SHOP,
-    Absorb,
-    Absorbed,
-    CartOwner,
     ConsentSaid,
     EraseCart,
     ErasePerson,
     Link,
     Looked,
     MarketingConsent,
-    Ordered,
     Unlink,
 )
 from millrace_apps.clickstream.contracts.rows import Erased, Identity, OwnerChange, digest_of
-from millrace_apps.clickstream.processes.visitor_sessions import VisitorSessions
+from millrace_apps.clickstream.processes.visitor_placed import VisitorPlaced
 from millrace_apps.clickstream.state.consent import (
+    STITCH,
     WITHDRAWN,
     Answer,
     Answers,
@@ -50,13 +47,13 @@ from millrace_apps.clickstream.state.marks import Owned
 from millrace_apps.clickstream.state.ownership import NOBODY, Ownership
 from millrace_apps.clickstream.state.sessions import Session
 from millrace_apps.clickstream.state.suppression import Suppressed, is_suppressed
-from millrace_apps.clickstream.state.touches import Told, brought_by, owner_by, touches_told
+from millrace_apps.clickstream.state.touches import Told, touches_told
 
 #: So many accounts that a browser was lately known to be of are remembered.
 _OWNERS: Final = 4
 
 
-class VisitorIdentity(VisitorSessions):
+class VisitorIdentity(VisitorPlaced):
     """Knows a browser for a person's where that is allowed, takes answers about it, and forgets."""
 
     def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
@@ -138,37 +135,12 @@ class VisitorIdentity(VisitorSessions):
                 self._identity(known, was, ctx, deleted=True)
             if was is not None:
                 known.owners = [*(name for name in known.owners if name != was), was][-_OWNERS:]
-        if self._rules.shared == "last" and was is not None and known.user_id != was:
-            ctx.emit(Unlink(f"u:{was}", ctx.event_time, ctx.key, passed=True))
-        if user:
-            self._absorb(user, known, ctx)
+        if user and at_ms > ctx.watermark:
+            ctx.timers.bring_forward(at_ms, SETTLED)
+        elif user and (self._rules.shared == "split" or there.latest == user):
+            self._comes((at_ms, user), known, ctx)  # what is late is taken as it comes
         self._own_again(known, ctx)
         return True
-
-    def _absorb(self, user: str, known: Known, ctx: Context) -> None:
-        """Let what was done while nobody was known be an account's."""
-        person, browser, at = f"u:{user}", str(ctx.key), ctx.event_time
-        for cart in known.carts:
-            ctx.output(self.carts, CartOwner(cart, at, browser, person))
-        if known.part is not None:
-            ctx.emit(Absorb(person, at, browser, known.part, known.carts))
-            ctx.emit(Absorbed(f"v:{browser}", at, person))
-        known.part, known.carts = None, []
-
-    def _place(self, until_ms: int | None, known: Known, ctx: Context) -> None:
-        """Tell of orders up to a moment (UTC ms; None: of all) who made them, and by what these came here."""
-        shared = self._rules.shared
-        while known.held and (until_ms is None or known.held[0].at_ms <= until_ms):
-            order = known.held.pop(0)
-            named = order.user_id if may_stitch(known.allowed(order.at_ms)) else ""
-            owner = named or owner_by(known, order.at_ms)
-            touches = brought_by(known, owner, order.at_ms, shared)
-            first, last = (touches[0], touches[-1]) if touches else ((0, ""), (0, ""))
-            told = Ordered(
-                self.person(owner or None, ctx.key), order.at_ms, order.cause, ctx.key, order.order_id,
-                order.cents, *first, *last,
-            )  # fmt: skip
-            ctx.emit(told)
 
     def _own_again(self, known: Known, ctx: Context) -> None:
         """Write the sessions again that are another's now."""
@@ -226,8 +198,11 @@ class VisitorIdentity(VisitorSessions):
 
     def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
         """Take an answer; it is judged by when it was said, not by when it came."""
-        before, identity = known.consent, event.consent_id
-        bits = bits_of(event.purposes)
+        identity, bits = event.consent_id, bits_of(event.purposes)
+        if not event.granted and may_stitch(known.allowed(ctx.event_time)) and bits & STITCH:
+            # Who did what was done before is not known any more afterwards.
+            self._place(ctx.event_time, known, ctx)
+        before = known.consent
         if event.user_id and not event.told:
             person = f"u:{event.user_id}"
             ctx.emit(ConsentSaid(person, ctx.event_time, identity, ctx.key, bits, event.granted))
@@ -274,7 +249,6 @@ class VisitorIdentity(VisitorSessions):
 
     def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
-        self._place(ctx.event_time, known, ctx)  # who made orders of before is not known any more afterwards
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         self._forget_visit(cause, ctx)
         marked = self._marks.owned(known, str(ctx.key)) if self._marks else {}
@@ -325,12 +299,12 @@ class VisitorIdentity(VisitorSessions):
         subject, cause = ctx.key, event.request_id
         erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
         ctx.output(self.erasures, erased)
+        if known is not None:
+            self._place(None, known, ctx)
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
         for user in sorted(self._users_of(known)):
             ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
-        if known is not None:
-            self._place(None, known, ctx)
         if known is not None and self._marks:
             marked, known.marks = self._marks.owned(known, str(subject)), []
             users = {f"u:{user}" for user in self._users_of(known)}

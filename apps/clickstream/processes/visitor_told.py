@@ -1,49 +1,33 @@
-"""What shards, carts and persons are told of a click."""
+"""What shards are told of a click, and what is held of it for its cart and person."""
 
 from __future__ import annotations
 
 from bisect import insort
-from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from millrace import Context
 from millrace_apps.clickstream.contracts.events import Click, ItemChange, order_of, to_cents
 from millrace_apps.clickstream.contracts.messages import (
     SHOP,
-    Activity,
-    CartChange,
     ItemCount,
     ItemFacts,
     Looked,
-    Purchase,
+    of_segment,
     shard_of,
 )
 from millrace_apps.clickstream.processes.funnels import step_of
 from millrace_apps.clickstream.processes.visitor_identity import VisitorIdentity
-from millrace_apps.clickstream.state.activity_counts import ActivityCounts, ActivityKind
-from millrace_apps.clickstream.state.consent import may_offer, may_stitch
+from millrace_apps.clickstream.state.consent import may_stitch
 from millrace_apps.clickstream.state.known import (
     MINUTE_MS,
     NOW_MINUTES,
-    SETTLED,
     Bought,
     Held,
     Known,
     newly_covered,
 )
-
-#: What of a browser's clicks profiles and offers look at.
-_ACTIVITIES: Final[dict[str, ActivityKind]] = {
-    "page_view": "view",
-    "search": "search",
-    "add_to_cart": "add_to_cart",
-    "remove_from_cart": "view",
-    "checkout": "checkout",
-}
-_CART: Final[dict[str, int]] = {"add_to_cart": 1, "remove_from_cart": -1, "checkout": 0, "purchase": 0}
-_STAGE: Final = {"purchase": "bought"}
-#: So many carts are remembered until somebody is known by their browser.
-_CARTS: Final = 3
 
 
 def search_term(query: str | None) -> str:
@@ -66,6 +50,14 @@ class VisitorTold(VisitorIdentity):
     def _shard(self, name: str) -> str:
         return shard_of(name, self._rules.shards)
 
+    def _counts(self, count: ItemCount, device: str, ctx: Context) -> None:
+        """Tell a shard, and where it is asked for the one that counts for a kind of device."""
+        ctx.output(self.counts, count)
+        if self._rules.by_device and count.quantity:
+            shard = of_segment(count.shard, f"device: {device}")
+            own = msgspec.structs.replace(count, shard=shard, device="", there_from_ms=0, there_to_ms=0)
+            ctx.output(self.counts, own)
+
     def _buys(self, event: Click, known: Known, ctx: Context) -> bool:
         """Tell of the order, and whether the event is the first in time that does; others are no purchase."""
         if event.event_type != "purchase":
@@ -79,7 +71,7 @@ class VisitorTold(VisitorIdentity):
                 count = ItemCount(
                     self._shard(item), before.at_ms, before.cause, item, category, "sold", -pieces, -cents
                 )
-                ctx.output(self.counts, count)
+                self._counts(count, event.device, ctx)
             self._unbuy(before, known, ctx)
         return first
 
@@ -107,12 +99,10 @@ class VisitorTold(VisitorIdentity):
         item, device = event.item_id, event.device if news else ""
         if kind == "page_view" and item is not None:
             # Presence goes along where there is a message anyway: shards are added up.
-            ctx.output(
-                self.counts,
-                ItemCount(
-                    self._shard(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
-                ),
+            viewed = ItemCount(
+                self._shard(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
             )
+            self._counts(viewed, event.device, ctx)
         elif news:
             ctx.output(
                 self.counts,
@@ -122,16 +112,16 @@ class VisitorTold(VisitorIdentity):
             added = ItemCount(self._shard(item), at, cause, item, event.category or "", "add", 1)
             ctx.output(self.counts, added)
         if kind == "search" and (term := search_term(event.query)):
-            ctx.output(self.counts, search_of(self._shard(term), at, cause, term, ctx.key))
+            self._counts(search_of(self._shard(term), at, cause, term, ctx.key), event.device, ctx)
         if kind == "purchase" and buys:
             for item, category, pieces, cents in self._sold(event, at):
                 count = ItemCount(self._shard(item), at, cause, item, category, "sold", pieces, cents)
-                ctx.output(self.counts, count)
+                self._counts(count, event.device, ctx)
 
     def _tell(
         self, event: Click, known: Known, owner: str | None, ctx: Context, *, buys: bool = True
     ) -> None:
-        """Tell the cart and the person.
+        """Tell the recommender of it, and hold it for its cart and person.
 
         Args:
             event: The click.
@@ -144,53 +134,24 @@ class VisitorTold(VisitorIdentity):
         if kind == "purchase" and not buys:
             return
         at, cause, visitor = ctx.event_time, event.event_id, ctx.key
-        cents, quantity = 0, event.quantity or 1
-        if kind == "purchase":
-            cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
-        elif event.price is not None:
-            cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
-        order = order_of(event) if kind == "purchase" else ""
-        cart, step = event.cart_id or "", event.step or ""
-        consent = known.allowed(at)
-        person, marketing = self.person(owner, visitor), may_offer(consent)
-        if event.cart_id is not None and kind in _CART:
-            worth = cents * quantity * _CART[kind]
-            stage = step or _STAGE.get(kind, "cart")
-            pieces = quantity * _CART[kind]
-            change = CartChange(
-                cart, at, cause, visitor, person, stage, worth, marketing, order,
-                event.item_id or "" if pieces else "", pieces if event.item_id else 0,
-            )  # fmt: skip
-            ctx.output(self.carts, change)
-            if owner is None and may_stitch(consent):
-                self._filled(known, cart, kind == "purchase")
-        if self._rules.recommends and may_stitch(consent):
+        if self._rules.recommends and may_stitch(known.allowed(at)):
+            person = self.person(owner, visitor)
             if kind == "page_view" and event.item_id:
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, event.item_id))
             elif kind == "purchase" and event.lines:
                 bought = [line.item_id for line in event.lines]
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, "", bought))
-        # By position: names take longer to be matched, and most events come through here.
+        cents, quantity = 0, event.quantity or 1
         if kind == "purchase":
-            ctx.emit(
-                Purchase(
-                    person, at, cause, visitor, order, cart, cents, quantity, marketing=marketing, apart=True
-                )
-            )
-            # By what it came is told once no login in time can be before it.
-            known.held = [one for one in known.held if one.order_id != order]
-            insort(known.held, Held(at, cause, order, event.user_id or "", cents))
-            ctx.timers.bring_forward(known.held[0].at_ms, SETTLED)
-            if owner is None and may_stitch(consent) and marketing:
-                self._part(known).bought(order, at, cents)
-        elif kind in _ACTIVITIES and may_stitch(consent) and (event.item_id or kind != "page_view"):
-            act = Activity(
-                person, _ACTIVITIES[kind], at, cause, visitor, event.item_id or event.query or "",
-                event.category or "", event.device, step, cart, cents, quantity, marketing,
-            )  # fmt: skip
-            ctx.emit(act)
-            if owner is None:
-                self._part(known).observe(act.kind, at, act.subject, act.category, cents)
+            cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
+        elif event.price is not None:
+            cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
+        act = Held(
+            at, cause, order_of(event) if kind == "purchase" else "", event.user_id or "", cents, kind,
+            event.item_id or "", event.query or "", event.category or "", event.device, event.step or "",
+            event.cart_id or "", quantity,
+        )  # fmt: skip
+        self._holds(act, known, ctx)
 
     def _mark(self, event: Click, known: Known, ctx: Context, *, buys: bool) -> None:
         """Take down which step of persons' funnels a click is, where it may be known of whom."""
@@ -207,13 +168,3 @@ class VisitorTold(VisitorIdentity):
         cents = None if price is None else self._rules.rates.worth(to_cents(price), event.currency, at)
         facts = ItemFacts(at, event.change_id, event.category, cents, event.stock)
         ctx.output(self.looks, Looked(SHOP, at, event.change_id, "", "", event.item_id, told=facts))
-
-    def _part(self, known: Known) -> ActivityCounts:
-        """Return what was done while nobody was known: it is somebody's when somebody logs in."""
-        if known.part is None:
-            known.part = ActivityCounts()
-        return known.part
-
-    def _filled(self, known: Known, cart: str, bought: bool) -> None:
-        carts = [other for other in known.carts if other != cart]
-        known.carts = carts if bought else [*carts[1 - _CARTS :], cart]

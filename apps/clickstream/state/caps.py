@@ -212,7 +212,9 @@ class Caps(KeyedProcess[ToCaps, Offer]):
             one = self._book.allowed_of(event.offers, state.times, state.last_ms(event.at_ms), event.at_ms)
             if one is not None:
                 state.made.setdefault(one.rule, []).append(event.at_ms)
-                state.waiting.append(Waiting(one.offer_id, one.rule, one.arm, event.at_ms))
+                state.waiting.append(
+                    Waiting(one.offer_id, one.rule, one.arm, event.at_ms, one.device, one.channel)
+                )
                 ctx.emit(one)
         elif isinstance(event, Shopping):
             for outcome in self._book.bought(state, event):

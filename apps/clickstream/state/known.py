@@ -19,13 +19,13 @@ from millrace_apps.clickstream.processes.money import Rates
 from millrace_apps.clickstream.processes.rules import GA4, SessionRules
 from millrace_apps.clickstream.state.activity_counts import ActivityCounts
 from millrace_apps.clickstream.state.consent import Answers
-from millrace_apps.clickstream.state.ownership import Ownership
+from millrace_apps.clickstream.state.ownership import NOBODY, Mark, Ownership
 from millrace_apps.clickstream.state.sessions import Session, SessionBook
 
 MINUTE_MS: Final = 60_000
 #: The one timer of a browser.
 TICK: Final = "tick"
-#: But for that at which it is settled who made an order.
+#: But for that at which it is settled who was there, and did what.
 SETTLED: Final = "settled"
 _HOUR_MS: Final = 3_600_000
 #: A visitor is "now" in the shop for so many minutes after a click.
@@ -64,6 +64,7 @@ class VisitorRules:
         shared: Whose a browser is that several accounts use: ``split``, each event of whoever was there then,
             and after a logout nobody's until the next login; ``last``, all of whoever was there last.
         shards: How many shards count for the boards.
+        by_device: Whether there are boards of each kind of device besides, each with shards of its own.
     """
 
     sessions: SessionRules = GA4
@@ -81,6 +82,7 @@ class VisitorRules:
     recommends: bool = False
     shared: Literal["split", "last"] = "split"
     shards: int = SHARDS
+    by_device: bool = False
     rates: Rates = field(default_factory=Rates)
     channels: Channels = field(default_factory=built_in)
 
@@ -102,14 +104,22 @@ class Bought(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
-    """An order of which it is not settled who made it, and what brought them.
+    """Something done of which it is not settled who did it.
 
     Attributes:
         at_ms: When, UTC ms.
         cause: The click.
-        order_id: The order.
+        order_id: The order; empty for what is none.
         user_id: Who is named; empty for nobody.
-        cents: Its value.
+        cents: Price of a piece, or value of the order.
+        kind: What was done; an earlier version held orders alone.
+        item: The item; empty for none.
+        query: What was searched for.
+        category: Category of the item.
+        device: Kind of device.
+        step: Step of the checkout that is done.
+        cart_id: The cart; empty for none.
+        quantity: How many pieces.
     """
 
     at_ms: int
@@ -117,6 +127,14 @@ class Held(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     order_id: str
     user_id: str
     cents: int
+    kind: str = "purchase"
+    item: str = ""
+    query: str = ""
+    category: str = ""
+    device: str = ""
+    step: str = ""
+    cart_id: str = ""
+    quantity: int = 1
 
 
 class Known(msgspec.Struct, array_like=True, gc=False):
@@ -151,7 +169,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
             that was may still change.
         marks_from: Marks up to here are not kept any more, UTC ms.
         mark_revision: Grows whenever somebody is told of marks.
-        held: Orders of which it is not settled who made them, in order of time.
+        held: What was done of which it is not settled by whom, in order of time.
+        placed: The last mark up to which accounts have been told that they are there.
     """
 
     consent: int = 0
@@ -179,6 +198,7 @@ class Known(msgspec.Struct, array_like=True, gc=False):
     marks_from: int = 0
     mark_revision: int = 0
     held: list[Held] = msgspec.field(default_factory=list)
+    placed: Mark = (0, NOBODY)
 
     def buys(self, order_id: str, told: Bought) -> tuple[bool, Bought | None]:
         """Take down what an event tells of an order.

@@ -42,6 +42,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         cart_id: The cart that was left, if the rule is about one.
         at_ms: Time of the event that completed the rule, UTC ms.
         why: Step → the event that was taken for it, and what it was.
+        device: Kind of device of that event; empty: not known.
+        channel: The channel that its visit came by; empty: not known.
     """
 
     offer_id: str
@@ -53,6 +55,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     cart_id: str | None
     at_ms: int
     why: dict[str, str]
+    device: str = ""
+    channel: str = ""
 
 
 class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +70,8 @@ class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
         order_id: What was bought first.
         cents: Its value, cents.
         decided_ms: When that was, or the 7 days were over.
+        device: Kind of device at which the offer was made; empty: not known.
+        channel: The channel that the visit came by; empty: not known.
     """
 
     offer_id: str
@@ -75,6 +81,8 @@ class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
     order_id: str | None
     cents: int
     decided_ms: int
+    device: str = ""
+    channel: str = ""
 
 
 class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -84,6 +92,8 @@ class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
     rule: str
     arm: str
     at_ms: int
+    device: str = ""
+    channel: str = ""
 
 
 class Waits(Protocol):
@@ -208,7 +218,8 @@ class OfferBook:
         """
         made = self.first_allowed(state, self.matches(state, event), event.at_ms)
         if made is not None:
-            state.waiting.append(Waiting(made.offer_id, made.rule, made.arm, event.at_ms))
+            waits = Waiting(made.offer_id, made.rule, made.arm, event.at_ms, made.device, made.channel)
+            state.waiting.append(waits)
         return made
 
     def matches(self, state: KeptOffers, event: Shopping) -> list[Offer]:
@@ -293,6 +304,8 @@ class OfferBook:
             event.subject if event.kind == "abandoned" else None,
             at,
             {step: ", ".join(_said(taken) for taken in events) for step, events in matched.items()},
+            event.device,
+            event.channel,
         )
 
     @staticmethod
@@ -301,7 +314,9 @@ class OfferBook:
         decided = [w for w in state.waiting if w.at_ms < event.at_ms <= w.at_ms + OUTCOME_MS]
         state.waiting = [w for w in state.waiting if w not in decided]
         return [
-            OfferOutcome(w.offer_id, w.rule, w.arm, True, event.subject, event.cents, event.at_ms)
+            OfferOutcome(
+                w.offer_id, w.rule, w.arm, True, event.subject, event.cents, event.at_ms, w.device, w.channel
+            )
             for w in decided
         ]
 
@@ -310,7 +325,10 @@ class OfferBook:
         """Return the outcomes that time has decided: nothing was bought."""
         decided = [w for w in state.waiting if w.at_ms + OUTCOME_MS <= now_ms]
         state.waiting = [w for w in state.waiting if w not in decided]
-        return [OfferOutcome(w.offer_id, w.rule, w.arm, False, None, 0, now_ms) for w in decided]
+        return [
+            OfferOutcome(w.offer_id, w.rule, w.arm, False, None, 0, now_ms, w.device, w.channel)
+            for w in decided
+        ]
 
     def tidy(self, state: KeptOffers, now_ms: int) -> int | None:
         """Drop what is over; return when there is something to drop next, ms, ``None``: nothing is left."""

@@ -146,6 +146,23 @@ class Ownership(msgspec.Struct, array_like=True, gc=False):
         place = bisect_right(self.marks, at_ms, key=itemgetter(0))
         return next((mark for mark in self.marks[place:] if mark[1]), None)
 
+    def next_come(self, after: Mark) -> Mark | None:
+        """Return which account comes next after a mark, and when; ``None``: none is known.
+
+        Example:
+            >>> seen = Ownership(marks=[(10, "ann"), (20, "ann"), (30, ""), (40, "ann"), (50, "bob")])
+            >>> [seen.next_come(mark) for mark in ((0, ""), (10, "ann"), (40, "ann"), (50, "bob"))]
+            [(10, 'ann'), (40, 'ann'), (50, 'bob'), None]
+        """
+        marks = self.marks
+        place = bisect_right(marks, after)
+        before = marks[place - 1][1] if place else self.base
+        for mark in marks[place:]:
+            if mark[1] and mark[1] != before:
+                return mark
+            before = mark[1]
+        return None
+
     def runs(self) -> dict[int, str]:
         """Return since when (UTC ms) who was there: where one account follows another, or nobody."""
         found, before = {}, self.base

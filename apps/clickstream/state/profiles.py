@@ -44,7 +44,7 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     """What is kept of a person.
 
     Attributes:
-        visitors: Browsers that are known to be this person's → since when, ms.
+        visitors: Browsers that are known to be this person's → since when, ms; 0: that is not settled.
         firsts: Browser → its first touch.
         lasts: Browser → its last touches.
         purchases: Purchases that wait until all before them is known.
@@ -239,7 +239,7 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
     top = best(whole.categories.items(), 1)
     return Profile(
         name,
-        sorted(person.visitors),
+        sorted(visitor for visitor, since in person.visitors.items() if since),
         sum(c[0] for c in day),
         sum(c[1] for c in day),
         sum(c[2] for c in day),

@@ -15,8 +15,8 @@ from millrace.errors import UserError
 from millrace_apps.generators.clickstream import ClickstreamProfile, responds, simulate
 from millrace_apps.generators.clickstream.answers import OfferMade
 from millrace_apps.generators.clickstream.lists import SURFACES, ListMade
-from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
-from millrace_apps.generators.engine.loop import Mailbag
+from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld, time_of
+from millrace_apps.generators.engine.loop import AppPace, Mailbag, closed_loop
 from millrace_apps.generators.engine.simulated import Simulated
 from tests.cases import case_count
 
@@ -270,3 +270,74 @@ def test_a_list_is_read_as_the_app_writes_it() -> None:
     assert Mailbag(APP_TOPICS).open("clickstream.recommendations", msgspec.json.encode(row)) == ListMade(
         "c", "resume", "v1", 7, "i", "learned", ["a"]
     )
+
+
+# -- an app that is slow -------------------------------------------------------------------------------
+
+
+class SlowApp:
+    """Takes what was sent batch by batch, each of which takes so long, and then says its lists."""
+
+    def __init__(self, batch_s: float, *, silent: bool = False) -> None:
+        self.seconds, self._batch_s, self._silent = 0.0, batch_s, silent
+        self._ends, self._sent, self._taken = batch_s, list[Any](), list[Any]()
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def send(self, one: Simulated) -> None:
+        if one.stream == "clicks" and one.event.event_type == "page_view" and one.event.item_id:
+            self._sent.append(one.event)
+
+    def poll(self, timeout_s: float) -> list[tuple[str, bytes]]:
+        self.seconds += timeout_s
+        if self.seconds < self._ends or self._silent:
+            return []
+        self._ends = self.seconds + self._batch_s
+        said, self._taken, self._sent = self._taken, self._sent, []
+        items = [click.item_id for click in said[:10]]
+        return [
+            (
+                "clickstream.recommendations",
+                msgspec.json.encode(
+                    ListMade(c.event_id, "resume", c.visitor_id, c.event_time_ms, c.item_id, "a", items)
+                ),
+            )
+            for c in said
+        ]
+
+
+def hours_with(app: SlowApp, ahead_min: float | None) -> tuple[int, list[int]]:
+    """How many lists were read in two hours of event time that go by in a minute; and all events."""
+    profile = replace(PROFILE, offer_uplift=0.0, list_clicks=0.3, list_patience_min=20.0, known=0.0)
+    world = ShopWorld(profile)
+    pace = None if ahead_min is None else AppPace(time_of, int(ahead_min * MINUTE))
+    found, read = list[int](), 0
+    for one in closed_loop(
+        world, app, mailbag=Mailbag(APP_TOPICS), clock=app, speed=120, until_ms=world.now_ms + 2 * HOUR,
+        pace=pace,
+    ):  # fmt: skip
+        app.send(one)
+        found.append(one.event_time_ms if one.stream == "clicks" else 0)
+        read += sum(t.kind == "list" and t.detail["read"] for t in one.truths)
+    return read, found
+
+
+def test_shoppers_wait_for_an_app_whose_batches_take_longer_than_they_would() -> None:
+    """A batch of 12 s is 24 minutes of event time: nobody reads what comes then, unless time waits for it."""
+    late, waited = SlowApp(12.0), SlowApp(12.0)
+    assert hours_with(late, None)[0] == 0
+    assert hours_with(waited, 8)[0] > 100
+    assert late.seconds == pytest.approx(60, abs=1)
+    assert 100 < waited.seconds < 60 * 12
+
+
+def test_an_app_in_time_is_not_waited_for_and_a_silent_one_once() -> None:
+    in_time, silent, anyhow = SlowApp(1.0), SlowApp(1.0, silent=True), SlowApp(1.0, silent=True)
+    assert hours_with(in_time, 8)[0] > 100
+    assert in_time.seconds == pytest.approx(60, abs=1)
+    assert hours_with(silent, 8) == hours_with(anyhow, None)
+    assert silent.seconds == pytest.approx(60 + 120, abs=2)

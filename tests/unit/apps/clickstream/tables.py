@@ -27,6 +27,8 @@ MINUTE, HOUR = 60_000, 3_600_000
 BOARDS = (("views/5m", 1, 5), ("views/1h", 5, 60), ("sold/1h", 5, 60), ("categories/1h", 5, 60),
           ("revenue/1h", 5, 60), ("sold/24h", 60, 1_440), ("searches/1h", 5, 60))  # fmt: skip
 CAMPAIGNS = (None, "google / cpc / spring", "newsletter / email / (none)")
+CHANNELS = tuple(map(built_in().channel, CAMPAIGNS))
+DEVICES = ("mobile", "desktop")
 #: An item whose name is what an attacker would wish it to be.
 EVIL = "<img src=x onerror=window.harmed=1>"
 
@@ -54,7 +56,7 @@ def sessions(random: Random) -> list[SessionRow]:
         start = START_MS + n * MINUTE // 2
         final, bought = n < 300, random.random() < 0.1
         views = random.randrange(1, 12)
-        campaign, device = random.choice(CAMPAIGNS), random.choice(("mobile", "desktop"))
+        campaign, device = random.choice(CAMPAIGNS), random.choice(DEVICES)
         found.append(SessionRow(
             f"v{n % 150}-{start}", f"v{n % 150}", f"u{n % 150}" if n % 3 == 0 else None, 1, start,
             start + views * 40_000, views * 2, views, 0, views > 1, bought, 0, int(bought), 1_999 * bought,
@@ -102,6 +104,8 @@ def boards(random: Random) -> list[BoardRow]:
                 names = ["clothes", "shoes", ""] if board[0] in "cr" else random.sample(items, 10)
                 values = sorted((random.randrange(1, 900) for _ in names), reverse=True)
                 put(board, end, length, list(zip(names, values, strict=True)))
+                if board.endswith("/1h"):
+                    put(f"{board}@device: mobile", end, length, list(zip(names, values[::-1], strict=True)))
     return found
 
 
@@ -115,15 +119,14 @@ def offers(random: Random) -> tuple[list[Offer], list[OfferOutcome]]:
             arm = "control" if random.random() < control else "offer"
             name = f"{rule}-{n}"
             why = {"cart": f"add_to_cart {EVIL}", "left": "abandoned"}
+            at, part = START_MS + n * 10_000, (DEVICES[n // 7 % 2], CHANNELS[n // 5 % 3])
             made.append(
-                Offer(
-                    name, rule, "free-delivery", arm, f"u:u{n % 150}", f"v{n % 150}", None, START_MS + n, why
-                )
+                Offer(name, rule, "free-delivery", arm, f"u:u{n % 150}", f"v{n % 150}", None, at, why, *part)
             )
             if random.random() < 0.1 + (lift if arm == "offer" else 0.0):
-                outcomes.append(OfferOutcome(name, rule, arm, True, f"o{n}", 900, START_MS + n + HOUR))
+                outcomes.append(OfferOutcome(name, rule, arm, True, f"o{n}", 900, at + HOUR, *part))
             elif n % 10 == 0:  # a few whose seven days are over
-                outcomes.append(OfferOutcome(name, rule, arm, False, None, 0, START_MS + n + 168 * HOUR))
+                outcomes.append(OfferOutcome(name, rule, arm, False, None, 0, at + 168 * HOUR, *part))
     return made, outcomes
 
 
@@ -227,9 +230,10 @@ def shop_folder(root: Path) -> ShopRecords:
     random = Random(7)
     made, outcomes = offers(random)
     carts = [
-        Abandonment(f"c{n}", START_MS + n * MINUTE, START_MS + (n + 30) * MINUTE,
+        Abandonment(f"c{n}", START_MS + n * 3 * MINUTE, START_MS + (3 * n + 30) * MINUTE,
                     random.choice(("cart", "address", "payment")), random.randrange(500, 9_000), f"v{n}",
-                    None, 1, ["item-001", *([f"item-{n % 3 + 1:03}"] if n % 3 else [])])
+                    None, 1, ["item-001", *([f"item-{n % 3 + 1:03}"] if n % 3 else [])],
+                    DEVICES[n // 3 % 2], CHANNELS[n // 2 % 3])
         for n in range(60)
     ]  # fmt: skip
     found = ShopRecords(

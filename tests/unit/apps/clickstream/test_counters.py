@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from millrace_apps.clickstream.contracts.events import Click, OrderLine
 from millrace_apps.clickstream.contracts.messages import ItemCount
 from millrace_apps.clickstream.processes.counters import MINUTE_MS, Counted, Shard
+from millrace_apps.clickstream.state.known import VisitorRules
+from tests.cases import case_count
+from tests.unit.apps.clickstream.app_cases import Run, click, keyed, shop_chain
 
 
 class Map(dict[str, Any]):
@@ -102,3 +107,59 @@ def test_windows_of_minutes_are_sums_wherever_their_panes_stand(seed: int) -> No
     assert all(len(part) <= 64 for part in past.values())
     counted.forget(now + 2 * 1440)
     assert (past, shard.past_minutes, shard.past_fives) == ({}, {}, {})
+
+
+# -- boards of each kind of device ----------------------------------------------------------------------
+
+
+def devices_seen(draws: random.Random) -> list[Click]:
+    """Views, searches and orders of browsers of three kinds of devices in three hours."""
+    kinds = dict(zip("abcdefgh", itertools.cycle(("mobile", "desktop", "tablet")), strict=False))
+    found, at = list[Click](), 0
+    for number in range(draws.randrange(20, 60)):
+        at += draws.choice((1, 30, 400)) * 1_000
+        browser = draws.choice("abcdefgh")
+        what = draws.choice(("page_view", "page_view", "search", "purchase"))
+        fields: dict[str, Any] = {"device": kinds[browser]}
+        if what == "page_view":
+            fields |= {"item_id": f"i{draws.randrange(5)}", "category": "toys"}
+        if what == "search":
+            fields |= {"query": draws.choice(("red", "hat"))}
+        if what == "purchase":
+            line = OrderLine(f"i{draws.randrange(5)}", "toys", 2.0, draws.randrange(1, 4))
+            # Told again: an earlier telling takes back what the later one has counted.
+            order = f"o-{browser}-{draws.randrange(3)}"
+            fields |= {"order_id": order, "amount": 9.0, "lines": (line,)}
+        found.append(click(at, what, browser, id=f"e{number}", **fields))
+    return found
+
+
+def boards_of(events: Sequence[Click], *, by_device: bool) -> dict[tuple[str, int], dict[str, int]]:
+    """Board and end of its window → its places."""
+    chain = shop_chain(VisitorRules(by_device=by_device, rate_events=1_000), (), bound_ms=10 * 60_000)
+    emitted = [one for event in events for one in chain.run_batch(keyed(event))]
+    run = Run([*emitted, *chain.drain()], chain.is_empty())
+    assert run.empty
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for row in run.table("boards", "board", "window_end_ms", "rank"):
+        found.setdefault((row["board"], row["window_end_ms"]), {})[row["item"]] = row["value"]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(case_count(6)))
+def test_boards_by_device_are_those_of_a_shop_with_that_device_alone(seed: int) -> None:
+    draws = random.Random(seed)
+    events = devices_seen(draws)
+    came = sorted(events, key=lambda e: e.event_time_ms + draws.uniform(0, 10 * 60_000))
+    found, plain = boards_of(came, by_device=True), boards_of(came, by_device=False)
+    assert {place: rows for place, rows in found.items() if "@" not in place[0]} == plain
+    parts = ("views/", "sold/", "categories/", "revenue/", "searches/")
+    for kind in ("mobile", "desktop", "tablet"):
+        alone = boards_of([e for e in came if e.device == kind], by_device=False)
+        own = {
+            (board.removesuffix(f"@device: {kind}"), end): rows
+            for (board, end), rows in found.items()
+            if board.endswith(f"@device: {kind}")
+        }
+        assert own == {place: rows for place, rows in alone.items() if place[0].startswith(parts)}, seed
+        assert own

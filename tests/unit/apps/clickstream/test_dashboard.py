@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import typing
 from collections import Counter
 from functools import partial
 from itertools import pairwise
@@ -502,6 +503,103 @@ def test_panels_of_a_segment_are_of_its_sessions_now_and_before(world: World, va
     assert visits["visits"].sum() == len(now)
     assert visits["before"].sum() == len(before)
     assert round(visits["revenue before"].sum() * 100) == sum(r.revenue_cents for r in before)
+    assert {b.label: b.note for b in chosen("abandonment", data, value).bars}
     lines = {s.name: s for s in chosen("revenue", data, value).series}
     steps = HOUR // (5 * MINUTE)
     assert round(sum(v for _, v in lines["now"].points) / steps * 100) == sum(r.revenue_cents for r in now)
+
+
+@pytest.mark.parametrize("value", ["device: mobile", "channel: paid_search"])
+def test_carts_and_offers_of_a_segment_are_those_made_in_its_visits_now_and_before(
+    world: World, value: str
+) -> None:
+    data, records, _ = world
+    newest = max(row.start_ms for row in records.sessions)
+    kind, _, name = value.partition(": ")
+
+    def halves(rows: list[Any], column: str) -> tuple[list[Any], list[Any]]:
+        own = [r for r in rows if getattr(r, kind) == name]
+        now = [r for r in own if getattr(r, column) > newest - HOUR]
+        return now, [r for r in own if newest - 2 * HOUR < getattr(r, column) <= newest - HOUR]
+
+    now, before = halves(records.carts, "since_ms")
+    assert now
+    assert before
+    bars = {b.label: b for b in chosen("abandonment", data, value).bars}
+    for stage in {r.stage for r in (*now, *before)}:
+        left = [r for r in now if r.stage == stage]
+        assert bars[stage].value == len(left)
+        worth = sum(r.value_cents for r in left) / 100
+        earlier = sum(r.stage == stage for r in before)
+        assert bars[stage].note == f"{worth:,.2f} in them; hour before {earlier:,}"
+    items, was = (Counter(item for r in rows for item in r.items) for rows in (now, before))
+    assert [tuple(row) for row in chosen("left-items", data, value).rows] == [
+        (item, n, n / len(now), was[item])
+        for item, n in sorted(items.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
+
+    made = Counter((o.rule, o.arm) for o in records.offers if getattr(o, kind) == name)
+    ids = {o.offer_id for o in records.offers if getattr(o, kind) == name}
+    bought = Counter((o.rule, o.arm) for o in records.outcomes if o.offer_id in ids and o.converted)
+    now, before = halves(records.offers, "at_ms")
+    table = chosen("uplift", data, value)
+    assert [c.name for c in table.columns][-2:] == ["offered, last hour", "hour before"]
+    assert {row[0]: row[1:6] for row in table.rows} == {
+        rule: [
+            made[rule, "offer"], bought[rule, "offer"] / made[rule, "offer"], made[rule, "control"],
+            bought[rule, "control"] / made[rule, "control"] if made[rule, "control"] else None,
+            uplift_of(
+                rule, (bought[rule, "offer"], made[rule, "offer"]),
+                (bought[rule, "control"], made[rule, "control"]),
+            ).uplift,
+        ]
+        for rule, _ in made
+    }  # fmt: skip
+    assert {row[0]: row[-2:] for row in table.rows} == {
+        rule: [sum((o.rule, o.arm) == (rule, "offer") for o in rows) for rows in (now, before)]
+        for rule, _ in made
+    }
+    shown_people = {(row[0], row[1]) for row in chosen("offers", data, value).rows}
+    assert shown_people <= {(o.at_ms, o.person) for o in records.offers if o.offer_id in ids}
+    assert len(shown_people) > 5
+
+
+def test_carts_and_offers_of_earlier_versions_are_of_no_segment(own: World) -> None:
+    """Their tables have no columns of it; what is written afterwards has."""
+    data, records, _ = own
+    for table in ("abandonments", "offers", "outcomes"):
+        rows = getattr(records, "carts" if table == "abandonments" else table)
+        hints = typing.get_type_hints(type(rows[0]))
+        names = [name for name in hints if name not in ("device", "channel")]
+        earlier = msgspec.defstruct("Earlier", [(name, hints[name]) for name in names])
+        shutil.rmtree(data.root / "tables" / table)
+        put_records(data.root, table, [earlier(*(getattr(row, name) for name in names)) for row in rows])
+    made = sum(o.arm == "offer" for o in records.offers if o.rule == "unclear")
+    by_rule = {row[0]: row[1] for row in shown(data, "uplift").rows}
+    assert by_rule["unclear"] == made
+    assert chosen("abandonment", data, "device: mobile") is None
+    assert chosen("offers", data, "device: mobile").rows == []
+
+
+def test_boards_of_a_segment_are_shown_beside_the_hour_before_where_they_are_made(world: World) -> None:
+    data, records, _ = world
+    ends = sorted({b.window_end_ms for b in records.boards if b.board == "views/1h@device: mobile"})
+
+    def on(board: str, end: int) -> dict[str, int]:
+        return {
+            b.item: b.value for b in records.boards
+            if b.board == f"{board}@device: mobile" and b.window_end_ms == end
+        }  # fmt: skip
+
+    found = {row[0]: row[1:] for row in chosen("categories", data, "device: mobile").rows}
+    newest, before = (on("categories/1h", end) for end in (ends[-1], ends[-1] - HOUR))
+    earned = on("revenue/1h", ends[-1])
+    assert found == {
+        name or "none": [views, earned[name] / 100, before[name]] for name, views in newest.items()
+    }
+    terms = {row[0]: row[1:] for row in chosen("searches", data, "device: mobile").rows}
+    was = on("searches/1h", ends[-1] - HOUR)
+    assert terms == {term: [n, was.get(term, 0)] for term, n in on("searches/1h", ends[-1]).items()}
+    first = next(iter(on("views/1h", ends[-1]).items()))
+    assert chosen("products", data, "device: mobile").rows[0][1] == f"{first[0]}  ×{first[1]:,}"
+    assert "by_device" in chosen("products", data, "device: desktop").text

@@ -13,6 +13,7 @@ import pytest
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.clickstream.contracts.messages import (
+    Absorb,
     Activity,
     CartChange,
     ErasePerson,
@@ -343,6 +344,10 @@ def link(at: int, visitor: str, first: tuple[int, str], last: tuple[int, str]) -
     return Link("u:u1", START + at, visitor, START + first[0], first[1], START + last[0], last[1])
 
 
+def come(at: int, visitor: str) -> Absorb:
+    return Absorb("u:u1", START + at, visitor, None, [])
+
+
 def look(at: int, item: str, **fields: Any) -> Activity:
     return Activity("u:u1", "view", START + at, f"{item}{at}", subject=item, **{"visitor": "v1", **fields})
 
@@ -387,7 +392,7 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
     target = driver()
     known = link(0, "phone", (0, "mail"), (0, "mail"))
     views = [look(n, f"i{n % 12}", category="shoes", cents=100 * n, visitor="phone") for n in range(1, 21)]
-    send(target, known, *views, purchase(25, cart_id="cart-1", visitor="phone"))
+    send(target, known, come(0, "phone"), *views, purchase(25, cart_id="cart-1", visitor="phone"))
     row = target.values("profiles")[-1]
     target.advance_watermark(START + 30)
     row = target.values("profiles")[-1]
@@ -413,7 +418,7 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
 
 def test_of_one_instant_a_browser_is_linked_before_what_was_done_there_counts_and_erased_last() -> None:
     for told in itertools.permutations(
-        (link(5, "v1", (0, "mail"), (0, "mail")), look(5, "tea"), purchase(5))
+        (link(5, "v1", (0, "mail"), (0, "mail")), come(5, "v1"), look(5, "tea"), purchase(5))
     ):
         target = driver()
         send(target, *told)

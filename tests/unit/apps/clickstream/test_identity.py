@@ -122,6 +122,7 @@ def test_c8_after_a_logout_views_are_nobodys_until_the_next_login() -> None:
     target = driver()
     send(target, consent(0), click(1, "login", user_id="u1"), click(2, item_id="a"))
     send(target, click(3, "logout", user_id="u1"), click(4, item_id="b"), click(5, item_id="c", user_id="u2"))
+    target.drain()
     assert doers(target) == ["u:u1", "v:v1", "u:u2"]
     rows = [(r.user_id, r.deleted) for r in target.values("identities")]
     assert rows == [("u1", False), ("u1", True), ("u2", False)]
@@ -138,8 +139,8 @@ def test_by_the_last_one_a_logout_says_nothing() -> None:
     send(target, consent(0), click(1, "login", user_id="u1"), click(2, item_id="a"))
     send(target, click(3, "logout", user_id="u1"), click(4, item_id="b"), click(5, item_id="c", user_id="u2"))
     send(target, click(6, item_id="d"))
-    assert doers(target) == ["u:u1", "u:u1", "u:u2", "u:u2"]
     target.drain()
+    assert doers(target) == ["u:u1", "u:u1", "u:u2", "u:u2"]
     final = {row.session_id: row.user_id for row in target.values("sessions")}
     assert set(final.values()) == {"u2"}
 
@@ -325,5 +326,6 @@ def test_a_cart_that_was_bought_is_nobodys_to_be() -> None:
     ]
     target = driver()
     send(target, consent(0), *events, login(3))
+    target.drain()
     (absorbed,) = [told for told in target.values() if isinstance(told, Absorb)]
     assert absorbed.carts == []

@@ -242,6 +242,7 @@ def test_withdrawal_of_marketing_leaves_the_profile() -> None:
     send(target, consent(0))
     send(target, consent(1, ("marketing",), granted=False))
     send(target, click(2, item_id="i1"))
+    target.drain()
     (view,) = [a for a in target.values() if isinstance(a, Activity)]
     assert not view.marketing
 

@@ -13,6 +13,7 @@ from millrace.testing.app_contract import AppInMemory, AppWorld
 from millrace.testing.standing import Happened
 from millrace_apps.clickstream.app import app
 from millrace_apps.clickstream.contracts.events import Click, Consent
+from millrace_apps.clickstream.processes.channels import built_in
 from millrace_apps.clickstream.processes.funnels import PURCHASE, step_of
 from millrace_apps.clickstream.state.consent import Answer, bits_of, may_stitch
 from millrace_apps.clickstream.state.known import VisitorRules
@@ -251,6 +252,38 @@ class ClickstreamWorld(AppWorld):
 
     def world(self) -> list[Happened]:
         return two_hours()
+
+
+def test_carts_and_offers_have_the_device_and_channel_of_their_visit() -> None:
+    """A look at all clicks: the first landing of the visit, up to what was done there."""
+    table, clicks = built_in(), dict[str, list[Click]]()
+    for key, _, event in events():
+        if isinstance(event, Click):
+            clicks.setdefault(key, []).append(event)
+
+    def segment(visitor: str, at: int) -> tuple[str, str]:
+        before = sorted((c for c in clicks[visitor] if c.event_time_ms <= at), key=lambda c: c.event_time_ms)
+        visit = before[-1:]
+        for one in reversed(before[:-1]):
+            if visit[0].event_time_ms - one.event_time_ms > 30 * MINUTE:
+                break
+            visit.insert(0, one)
+        labels = [label for c in visit if (label := table.landing(c)) is not None]
+        return visit[-1].device, table.channel(labels[0] if labels else None)
+
+    left = reference().rows("Entities.abandonments")
+    for row in left:
+        assert (row["device"], row["channel"]) == segment(row["visitor_id"], row["since_ms"]), row
+    since = {(row["cart_id"], row["noticed_ms"]): row["since_ms"] for row in left}
+    parts = {}
+    for row in reference().rows("offers"):
+        at = since[row["cart_id"], row["at_ms"]] if row["cart_id"] else row["at_ms"]
+        parts[row["offer_id"]] = segment(row["visitor_id"], at)
+        assert (row["device"], row["channel"]) == parts[row["offer_id"]], row
+    for row in reference().rows("outcomes"):
+        assert (row["device"], row["channel"]) == parts[row["offer_id"]], row
+    assert len({row["channel"] for row in left}) > 2
+    assert len(set(parts.values())) > 2
 
 
 class TestContract(ClickstreamWorld, AppInMemory):
