@@ -1,4 +1,4 @@
-"""`millrace bench sizing`: what a batch, a row and a page cost, fitted on some runs and held to others.
+"""`millrace bench sizing`: what a batch, a row, a page and a second cost, each run held to all others.
 
 Each run is W1, a running score per card, in a process of its own (``benchmarks/drivers/small_batches.py``).
 CPU time counts, of driver, JVM and Python workers: it hardly hangs on what else the machine does.
@@ -7,25 +7,52 @@ CPU time counts, of driver, JVM and Python workers: it hardly hangs on what else
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from millrace.sizing.model import Point, Workload, errors, fit
+from millrace.sizing.model import Point, Workload, errors, fit, left_out
 from millrace_apps.benchmarks.batches import BatchesFailed
 
 _DRIVER: Final = Path(__file__).resolve().parent / "drivers" / "small_batches.py"
-#: Events of a batch and cards, fitted on; those at the ends, so that the others lie between or beside.
-FITTED: Final = ((500, 2_000), (1_000, 100_000), (4_000, 20_000), (8_000, 2_000), (8_000, 100_000))
-#: Left out of the fit.
-LEFT_OUT: Final = ((2_000, 20_000), (4_000, 100_000), (6_000, 5_000))
 #: State of a card of W1 as it is stored, bytes; and the law of how often cards come.
 ENTRY_BYTES: Final = 60.0
 ZIPF: Final = 1.1
+
+
+class Run(NamedTuple):
+    """What is run.
+
+    Attributes:
+        rows: Events of a batch.
+        cards: Cards.
+        every_s: A batch begins so often, seconds; 0: as soon as the one before is done.
+    """
+
+    rows: int
+    cards: int
+    every_s: float = 0.0
+
+
+#: Some at the ends, others between and beside; those that are paced tell what a second costs.
+RUNS: Final = (
+    Run(500, 2_000),
+    Run(1_000, 100_000),
+    Run(4_000, 20_000),
+    Run(8_000, 2_000),
+    Run(8_000, 100_000),
+    Run(2_000, 20_000),
+    Run(4_000, 100_000),
+    Run(6_000, 5_000),
+    Run(500, 2_000, 4.0),
+    Run(2_000, 20_000, 3.0),
+    Run(6_000, 5_000, 5.0),
+)
 
 
 @dataclass(frozen=True)
@@ -35,17 +62,17 @@ class Sizes:
     Attributes:
         warm: Batches before those that count.
         batches: Batches that count.
-        fitted: Events of a batch and cards of the runs that are fitted on.
-        left_out: The same of those that are not.
+        runs: The runs.
     """
 
     warm: int = 40
     batches: int = 40
-    fitted: Sequence[tuple[int, int]] = FITTED
-    left_out: Sequence[tuple[int, int]] = LEFT_OUT
+    runs: Sequence[Run] = RUNS
 
 
-QUICK: Final = Sizes(2, 3, ((200, 100), (400, 100), (400, 1_000)), ((300, 500),))
+QUICK: Final = Sizes(
+    2, 3, (Run(200, 100), Run(400, 100), Run(400, 1_000), Run(300, 500, 1.0), Run(300, 500, 2.0))
+)
 
 
 def sizing(sizes: Sizes) -> dict[str, Any]:
@@ -55,49 +82,61 @@ def sizing(sizes: Sizes) -> dict[str, Any]:
         sizes: How much is run.
 
     Returns:
-        ``costs``, and of the points that were fitted on and left out what was measured and the error.
+        What :func:`fitted` does.
 
     Raises:
         BatchesFailed: A run did not end.
     """
-    fitted = [measured(rows, cards, sizes) for rows, cards in sizes.fitted]
-    left_out = [measured(rows, cards, sizes) for rows, cards in sizes.left_out]
-    costs = fit(fitted)
+    return fitted(sizes.runs, [measured(run, sizes) for run in sizes.runs])
+
+
+def fitted(runs: Sequence[Run], points: Sequence[Point]) -> dict[str, Any]:
+    """Fit the costs on points, and say how far the model is off.
+
+    Returns:
+        ``costs``; of each of the ``points`` what was measured, the ``error`` of these costs, and that of
+        costs which were fitted on all others (``left_out``); ``worst_left_out``.
+    """
+    costs, alone = fit(points), left_out(points)
     return {
         "costs": asdict(costs),
-        "fitted": told(sizes.fitted, fitted, errors(costs, fitted)),
-        "left_out": told(sizes.left_out, left_out, errors(costs, left_out)),
-        "worst_left_out": max(abs(e) for e in errors(costs, left_out)),
+        "points": [
+            {
+                **run._asdict(),
+                "pages": round(p.pages, 1),
+                "seconds": p.seconds,
+                "cpu_ms": p.cpu_ms,
+                "error": round(e, 3),
+                "left_out": round(a, 3),
+            }
+            for run, p, e, a in zip(runs, points, errors(costs, points), alone, strict=True)
+        ],
+        "worst_left_out": round(max(map(abs, alone)), 3),
     }
 
 
-def told(runs: Sequence[tuple[int, int]], points: Sequence[Point], off: Sequence[float]) -> list[Any]:
-    """Return points as they are reported."""
-    return [
-        {"rows": rows, "cards": cards, "pages": round(p.pages, 1), "cpu_ms": p.cpu_ms, "error": round(e, 3)}
-        for (rows, cards), p, e in zip(runs, points, off, strict=True)
-    ]
-
-
-def measured(rows: int, cards: int, sizes: Sizes) -> Point:
-    """Run batches of so many events over so many cards; return what one takes.
+def measured(run: Run, sizes: Sizes) -> Point:
+    """Run batches; return what one takes.
 
     Raises:
         BatchesFailed: The run did not end.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-sizing-") as folder:
         out = Path(folder) / "report.json"
-        command = [sys.executable, str(_DRIVER), "--job", "w1", "--rows", str(rows)]
-        command += ["--entities", str(cards), "--warm-batches", str(sizes.warm)]
+        command = [sys.executable, str(_DRIVER), "--job", "w1", "--rows", str(run.rows)]
+        command += ["--entities", str(run.cards), "--warm-batches", str(sizes.warm)]
         command += ["--batches", str(sizes.batches), "--out", str(out)]
+        if run.every_s:
+            command += ["--set", f"stream.trigger_interval={run.every_s:g}s"]
         if subprocess.run(command, check=False).returncode != 0:
-            raise BatchesFailed(f"{rows} events over {cards} cards did not run")
+            raise BatchesFailed(f"{run.rows} events over {run.cards} cards did not run")
         found = json.loads(out.read_text())
     by = found["cpu_ms_per_batch_by"]
     # The broker is another's machine.
     cpu_ms = sum(ms for name, ms in by.items() if name != "broker")
-    read = float(found["rows_per_batch"])
-    return Point(read, touched(read, cards, rows * (sizes.warm + sizes.batches)), round(cpu_ms, 1))
+    read, seconds = float(found["rows_per_batch"]), statistics.mean(found["batch_seconds"])
+    pages = touched(read, run.cards, run.rows * (sizes.warm + sizes.batches))
+    return Point(read, pages, round(cpu_ms, 1), round(seconds, 3))
 
 
 def touched(rows: float, cards: int, seen: int) -> float:

@@ -61,7 +61,7 @@ def sizing(
     out: Out = None,
     markdown: Markdown = None,
 ) -> None:
-    """What a batch, a row and a page cost: fitted on some runs, held to others that were left out."""
+    """What a batch, a row, a page and a second cost; each run is held to a fit on all others."""
     from dataclasses import asdict
 
     from millrace_apps.benchmarks import report

@@ -35,6 +35,7 @@ _REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
 _EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
 _FLEET: Final = f"{_TESTS}/test_dashboard_fleet.py"
+_WARNINGS: Final = f"{_TESTS}/test_demo_warnings.py"
 _ALONG: Final = f"{_TESTS}/test_demo_foreseen.py"
 _BY_INTERVAL: Final = (
     f"{_TESTS}/test_foresight_alarms.py"
@@ -331,6 +332,47 @@ MUTANTS: Final = (
         "(high is not None and value > high) or (low is not None and value < low):\n",
         "(high is not None and value > high and value < high):\n",
         "impossible values are bad",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot's checks: what is foreseen of machines that stand still counts",
+        f"{_APP}/evaluation/demo_foreseen.py",
+        "        if place and of[place - 1][1] not in stopped:\n            running",
+        "        if place:\n            running",
+        "the chance of an alarm is that of machines that run",
+        (_WARNINGS,),
+    ),
+    Mutant(
+        "iot's checks: an alarm after the failure foresees it",
+        f"{_APP}/evaluation/demo_foreseen.py",
+        "if machine == one.machine and one.begin <= at < one.end]\n        if before:",
+        "if machine == one.machine and one.begin <= at]\n        if before:",
+        "a failure is foreseen before it comes",
+        (_WARNINGS,),
+    ),
+    Mutant(
+        "iot's checks: any alarms of what is foreseen will do",
+        f"{_APP}/evaluation/demo_foreseen.py",
+        "    least = min(TIMES * warned.chance, _NEARLY_ALL)\n    hits, wanted = len(warned.leads_ms), "
+        "WARNED * warned.failures\n",
+        "    least = 0.0\n    hits, wanted = len(warned.leads_ms), 0.0\n",
+        "the demo sees that alarms come by chance",
+        (_WARNINGS,),
+    ),
+    Mutant(
+        "iot's checks: alarms of what is foreseen are not held against the table of risks",
+        f"{_APP}/evaluation/demo_foreseen.py",
+        "            if rule.levels[0].holds(facts, machine in on) != (machine in on):\n",
+        "            if rule.levels[0].holds(facts, False) != (machine in on):\n",
+        "an alarm ends where its rule says so",
+        (_CHECKS,),
+    ),
+    Mutant(
+        "iot's checks: the demo foresees with no model",
+        f"{_APP}/demo.py",
+        'f"foresight.exports={MODELS}")',
+        'f"foresight.exports={MODELS.parent}")',
+        "the demo's model is read",
         (_CHECKS,),
     ),
     Mutant(

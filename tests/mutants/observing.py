@@ -317,4 +317,22 @@ MUTANTS: Final = (
         "levels stay as long as a job wants them",
         (_LOGS,),
     ),
+    Mutant(
+        "sizing: what runs by the clock is left out",
+        "shared/millrace/sizing/model.py",
+        "of_it + seconds * self.per_second_ms\n",
+        "of_it\n",
+        "a batch that takes long costs more",
+        (
+            "tests/unit/millrace/sizing/test_sizing.py::test_what_runs_by_the_clock_is_of_the_time_between_batches",
+        ),
+    ),
+    Mutant(
+        "sizing: a point is held to a fit that it was part of",
+        "shared/millrace/sizing/model.py",
+        "        errors(fit([*points[:number], *points[number + 1 :]]), [point])[0]\n",
+        "        errors(fit(points), [point])[0]\n",
+        "points that are left out are not fitted on",
+        ("tests/unit/millrace/sizing/test_sizing.py",),
+    ),
 )

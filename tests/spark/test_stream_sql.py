@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -118,6 +119,10 @@ def test_a_table_that_is_appended_to_is_streamed(ask: Ask) -> None:
         ),
         ("SELECT * FROM topic.sql_sale", "did you mean topic.sql_sales?"),
         ("SELECT nothing FROM topic.sql_sales", "nothing"),
+        (
+            "SELECT * FROM topic.sql_sales s JOIN shop.cards c ON s.card = c.card",
+            "more than one column is called card",
+        ),
         ("SELEC 1", "Syntax error at or near 'SELEC'"),
         ("DROP VIEW x", "Syntax error at or near 'DROP'"),
         ("CREATE TABLE x AS SELECT 1", "Syntax error at or near 'CREATE'"),
@@ -135,3 +140,77 @@ def test_what_is_no_complete_row_is_not_appended(ask: Ask, tmp_path: Path) -> No
     with pytest.raises(NotStreamable, match="cannot stream this"):
         ask("SELECT card, count(*) FROM topic.sql_sales GROUP BY card", folder=tmp_path / "x.parquet")
     assert len(ask("SELECT card, count(*) n FROM topic.sql_sales GROUP BY card")) == 4
+
+
+def test_new_keys_are_told_as_they_come(ask: Ask) -> None:
+    told = [row["card"] for row in ask("SELECT DISTINCT card FROM topic.sql_sales WHERE amount > 1")]
+    assert sorted(told) == ["c0", "c1", "c2"]
+
+
+def test_sessions_are_told_once_they_are_complete(ask: Ask) -> None:
+    rows = ask(
+        "SELECT count(*) AS n FROM topic.sql_sales WHERE card <> 'c0' OR amount < 4 "
+        "GROUP BY card, session_window(_event_time, '50 seconds')"
+    )
+    # Of c0 and c1; that of c2 is open yet, and so is that of the newest event.
+    assert sorted(row["n"] for row in rows) == [3, 13]
+
+
+def test_first_rows_beside_an_aggregation_of_a_table(ask: Ask) -> None:
+    rows = ask("SELECT card, (SELECT count(*) FROM shop.cards) AS many FROM topic.sql_sales LIMIT 2")
+    assert [row["many"] for row in rows] == [2, 2]
+
+
+def test_a_join_of_two_topics_goes_on_from_a_checkpoint(
+    spark: SparkSession, of: Streamed, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """The oracle joins all that was sent; what has been told is not told again.
+
+    sales   c1@60                    c1@195               c1@285
+    refunds        c1@65 | restart |        c1@196, c1@300 (too late for it)
+    """
+    create_topics(kafka_bootstrap, {"sql.refunds": TopicSpec(1, dict(SENT_TIME))})
+    topics = [*of.topics, AppTopic("shop", "sql.refunds", COLUMNS, "event_time_ms")]
+    text = (
+        "SELECT s.amount AS sale, r.amount AS refund FROM topic.sql_sales s JOIN topic.sql_refunds r "
+        "ON s.card = r.card AND r._event_time BETWEEN s._event_time AND s._event_time + INTERVAL 10 SECONDS"
+    )
+    told: list[list[tuple[float, float]]] = []
+    for refunds in ([(65, 1.5)], [(196, 2.5), (300, 3.5)], []):
+        sent = [{"card": "c1", "amount": amount, "event_time_ms": at * 1_000} for at, amount in refunds]
+        produce(kafka_bootstrap, "sql.refunds", [("c1", json.dumps(one).encode()) for one in sent])
+        rows: list[tuple[float, float]] = []
+
+        def tell(_: Sequence[str], found: list[dict[str, Any]], rows: list[Any] = rows) -> bool:
+            rows.extend((row["sale"], row["refund"]) for row in found)
+            return False
+
+        asked = dataclasses.replace(of, topics=topics)
+        stream(spark, text, asked, Into(tell), checkpoint=tmp_path / "checkpoint", until_end=True)
+        told.append(rows)
+    delete_topics(kafka_bootstrap, ["sql.refunds"])
+    assert told == [[(2.0, 1.5)], [(6.5, 2.5)], []]
+
+
+def test_rows_that_are_erased_from_a_table_end_no_query(
+    spark: SparkSession, of: Streamed, tmp_path: Path
+) -> None:
+    """What is left of the file that a row was erased from is not told again."""
+    place = tmp_path / "visits"
+    write_deltalake(str(place), pa.table({"card": ["c1", "c2"]}))
+    asked = dataclasses.replace(of, tables=[*of.tables, AppTable("shop", "visits", place)])
+    told: list[list[str]] = []
+    for more in ((), ("c3",)):
+        if more:
+            DeltaTable(str(place)).delete("card = 'c1'")
+            write_deltalake(str(place), pa.table({"card": list(more)}), mode="append")
+        rows: list[str] = []
+
+        def tell(_: Sequence[str], found: list[dict[str, Any]], rows: list[str] = rows) -> bool:
+            rows.extend(row["card"] for row in found)
+            return False
+
+        text = "SELECT card FROM shop.visits"
+        stream(spark, text, asked, Into(tell), checkpoint=tmp_path / "checkpoint", until_end=True)
+        told.append(sorted(rows))
+    assert told == [["c1", "c2"], ["c3"]]

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.2
 #: How long the running batch may take when the query is to end.
 _LAST_S: Final = 60.0
-#: An aggregation in a plan as Spark writes it.
-_AGGREGATE: Final = re.compile(r"^[\s:+|~'!-]*Aggregate ", re.MULTILINE)
+#: An aggregation of a stream in a plan as Spark writes it, which marks what is one by ``~``: what is
+#: aggregated of a table beside it changes no row that was told.
+_AGGREGATE: Final = re.compile(r"^[\s:+|'!-]*~(?:Aggregate|Distinct|Deduplicate)\b", re.MULTILINE)
 #: Times that Spark can have, ms: up to the end of the year 9999.
 _LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
 _CONDITION: Final = re.compile(
@@ -137,23 +139,41 @@ def stream(
             "nothing in it is a stream: name a topic (`millrace query --stream --tables`) or a table that is "
             "appended to, or leave out --stream"
         )
+    names = Counter(name.lower() for name in asked.columns)
+    if twice := [name for name, many in names.items() if many > 1]:
+        raise NotStreamable(
+            f"more than one column is called {', '.join(twice)}: give each a name of its own by AS"
+        )
     enough = threading.Event()
     failed: list[Exception] = []
-    writer = _writer(asked, of, into, enough, failed).option("checkpointLocation", str(checkpoint))
-    writer = writer.trigger(availableNow=True) if until_end else writer.trigger(processingTime="1 second")
-    try:
-        query = writer.start()
-    except PySparkException as error:
-        raise NotStreamable(f"Spark cannot stream this: {_said(error)}") from None
-    return _wait(query, for_s, lambda: stop() or enough.is_set(), failed)
+    refused: list[PySparkException] = []
+    for mode in _modes(asked, into):
+        writer = _writer(asked, of, into, mode, enough, failed).option("checkpointLocation", str(checkpoint))
+        writer = writer.trigger(availableNow=True) if until_end else writer.trigger(processingTime="1 second")
+        try:
+            query = writer.start()
+        except PySparkException as error:
+            refused.append(error)
+        else:
+            return _wait(query, for_s, lambda: stop() or enough.is_set(), failed)
+    raise NotStreamable(f"Spark cannot stream this: {_said(refused[0])}") from None
+
+
+def _modes(asked: DataFrame, into: Into) -> list[str]:
+    """Return how rows may be given, what is wanted first.
+
+    Those that a later batch may change are told anew where that can be: of sessions Spark tells none before
+    it is complete, and so it does of the first rows of an aggregation (LIMIT).
+    """
+    if into.folder is not None or not _AGGREGATE.search(asked._jdf.queryExecution().analyzed().toString()):
+        return ["append"]
+    return ["update", "append"]
 
 
 def _writer(
-    asked: DataFrame, of: Streamed, into: Into, enough: threading.Event, failed: list[Exception]
+    asked: DataFrame, of: Streamed, into: Into, mode: str, enough: threading.Event, failed: list[Exception]
 ) -> DataStreamWriter:
-    """Return what writes rows; those that a later batch may change are told anew where that can be."""
-    changes = _AGGREGATE.search(asked._jdf.queryExecution().analyzed().toString()) is not None
-    mode = "update" if changes and into.folder is None else "append"
+    """Return what writes rows."""
     if into.topic is not None:
         rows = asked.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
         options = {**PRODUCER_DEFAULTS, **of.kafka, "topic": into.topic}
@@ -191,7 +211,8 @@ def _views(spark: SparkSession, of: Streamed, found: Sequence[str], *, earliest:
         elif beside or one.full_name in of.merged:
             made = spark.read.format("delta").load(str(one.folder))
         else:
-            reader = spark.readStream.format("delta")
+            # Rows that are erased or expire end no query; those that are left with them are not told again.
+            reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
             if not earliest:
                 reader = reader.option("startingVersion", "latest")
             made = reader.load(str(one.folder))

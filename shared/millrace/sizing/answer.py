@@ -11,7 +11,7 @@ from millrace.sizing.model import Costs, Workload
 from millrace.state.pages import PAGE_BYTES
 
 #: Measured by ``millrace bench sizing``; see docs/sizing.md for when and on what.
-MEASURED: Final = Costs(per_batch_ms=249.0, per_row_us=37.5, per_page_us=180.0)
+MEASURED: Final = Costs(per_batch_ms=234.0, per_row_us=37.5, per_page_us=180.0, per_second_ms=38.0)
 #: Key groups are this many times the partitions at least, that these stay even when they become more.
 _GROUPS_PER_PARTITION: Final = 16
 #: What an executor's JVM and Python worker need beside the store's budget, bytes a core.
@@ -102,7 +102,7 @@ def size(load: Workload, machine: Machine | None = None, costs: Costs = MEASURED
         raise UserError("a machine has cores, a disk and a network, and is busy between 0 and 1")
     of_a_process = min(load.pages_touched, load.pages)
     pages = of_a_process * load.processes
-    cpu_s = costs.batch_ms(load.rows * load.processes, pages) / 1_000
+    cpu_s = costs.batch_ms(load.rows * load.processes, pages, load.batch_s) / 1_000
     cores = cpu_s / load.batch_s / node.busy
     state = load.state_bytes * load.processes
     page_bytes = max(load.state_bytes / load.pages, 1.0)
@@ -160,7 +160,7 @@ def lines(load: Workload, found: Sizing) -> list[tuple[str, str, str]]:
         ("pages rewritten", count(found.pages_touched),
          f"by a batch, of {of}{count(load.pages)} of {PAGE_BYTES // 1024} kB at most"),
         ("write amplification", f"{found.write_amplification:.1f}", "bytes written per byte that changes"),
-        ("CPU of a batch", f"{found.cpu_s:,.2f} s", "per batch + per row + per page"),
+        ("CPU of a batch", f"{found.cpu_s:,.2f} s", "per batch + per row + per page + per second"),
         ("cores", f"{found.cores:,.1f}", "with room for peaks and catching up"),
         ("nodes", f"{found.nodes:,}", f"asked for by {found.why_nodes}"),
         ("memory", size_of(found.memory_bytes), "1.5 GB a core"),

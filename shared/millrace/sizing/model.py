@@ -1,9 +1,9 @@
 """What a job takes, by arithmetic over its batches: rows, keys, pages that are rewritten, CPU time.
 
 State lies in pages, which are read and written whole (:mod:`millrace.state.pages`). So what a batch costs is
-a part of its own, a part per row, and a part per page that it touches::
+a part of its own, a part per row, a part per page that it touches, and what runs on by the clock::
 
-    cpu(batch) = per_batch + rows * per_row + pages touched * per_page
+    cpu(batch) = per_batch + rows * per_row + pages touched * per_page + seconds to the next * per_second
 
 How many pages are touched follows from how many keys are, and that from how keys are spread.
 """
@@ -129,19 +129,27 @@ class Costs:
         per_batch_ms: Of a batch, whatever is in it.
         per_row_us: Of an event.
         per_page_us: Of a page that is read and written.
+        per_second_ms: Of a second, whatever is done in it: threads that poll, collect and compile.
     """
 
     per_batch_ms: float
     per_row_us: float
     per_page_us: float
+    per_second_ms: float = 0.0
 
-    def batch_ms(self, rows: float, pages: float) -> float:
+    def batch_ms(self, rows: float, pages: float, seconds: float = 0.0) -> float:
         """Return the CPU time of a batch, ms.
 
-        >>> Costs(100.0, 20.0, 50.0).batch_ms(1_000, 400)
-        140.0
+        Args:
+            rows: Its events.
+            pages: Pages that it touches.
+            seconds: How long after the one before it ends.
+
+        >>> Costs(100.0, 20.0, 50.0, 10.0).batch_ms(1_000, 400, 2.0)
+        160.0
         """
-        return self.per_batch_ms + rows * self.per_row_us / 1_000 + pages * self.per_page_us / 1_000
+        of_it = rows * self.per_row_us / 1_000 + pages * self.per_page_us / 1_000
+        return self.per_batch_ms + of_it + seconds * self.per_second_ms
 
 
 @dataclass(frozen=True)
@@ -152,29 +160,33 @@ class Point:
         rows: Its events.
         pages: Pages that it touched, by the model.
         cpu_ms: CPU time of all processes of the job, ms.
+        seconds: How long after the one before it ended.
     """
 
     rows: float
     pages: float
     cpu_ms: float
+    seconds: float = 0.0
 
 
 def fit(points: Sequence[Point]) -> Costs:
     """Return the costs that fit measured batches best, none of them negative.
 
-    Relative errors count, so that small batches say as much as large ones.
+    Relative errors count, so that small batches say as much as large ones. What a second costs is told from
+    what a batch costs where some batches follow each other and others are paced.
 
     Args:
-        points: The batches; at least three.
+        points: The batches; at least four, or three of which nobody has noted how long they took.
 
     Raises:
         UserError: There are too few.
     """
     from scipy.optimize import nnls
 
-    if len(points) < 3:
-        raise UserError(f"{len(points)} points are too few to fit three costs")
-    table = np.array([[1.0, p.rows / 1_000, p.pages / 1_000] for p in points])
+    table = np.array([[1.0, p.rows / 1_000, p.pages / 1_000, p.seconds] for p in points])
+    costs = 4 if any(p.seconds for p in points) else 3
+    if len(points) < costs:
+        raise UserError(f"{len(points)} points are too few to fit {costs} costs")
     measured = np.array([p.cpu_ms for p in points])
     found, _ = nnls(table / measured[:, None], np.ones(len(points)))
     return Costs(*(float(value) for value in found))
@@ -182,4 +194,16 @@ def fit(points: Sequence[Point]) -> Costs:
 
 def errors(costs: Costs, points: Sequence[Point]) -> list[float]:
     """Return how far the model is off, as a share of what was measured; above zero: it says more."""
-    return [costs.batch_ms(p.rows, p.pages) / p.cpu_ms - 1 for p in points]
+    return [costs.batch_ms(p.rows, p.pages, p.seconds) / p.cpu_ms - 1 for p in points]
+
+
+def left_out(points: Sequence[Point]) -> list[float]:
+    """Return how far the model is off at each point when it was fitted on all others, as a share.
+
+    Raises:
+        UserError: There are too few.
+    """
+    return [
+        errors(fit([*points[:number], *points[number + 1 :]]), [point])[0]
+        for number, point in enumerate(points)
+    ]

@@ -9,18 +9,13 @@ import msgspec
 import pytest
 
 from millrace.console.report import Check
-from millrace.dead_letters import reason_of
 from millrace.demo import DemoRun
-from millrace.host.memory import MemoryHost
-from millrace.testing.world_ledger import ReadLedger, WorldRun, read_world_ledger
-from millrace_apps.generators.engine.world import deliver_domain
-from millrace_apps.generators.iot import DOMAIN, IotProfile
-from millrace_apps.generators.world_ledger import WorldLedger
+from millrace.testing.world_ledger import ReadLedger
+from millrace_apps.benchmarks.iot_world import run_world
+from millrace_apps.generators.iot import IotProfile
 from millrace_apps.iot_maintenance import demo
-from millrace_apps.iot_maintenance.contracts.signals import INPUTS, as_row
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
-from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
-from millrace_apps.iot_maintenance.settings import IotSettings, IotTopics, forecasting, monitoring, scoring
+from millrace_apps.iot_maintenance.settings import IotSettings, IotTopics
 from tests.broken import (
     Break,
     Rows,
@@ -61,10 +56,8 @@ PROFILE = IotProfile(
 TOPIC = "topic of forecasts"
 TABLES = (
     "readings", "late", "dead_letters", "alarm_history", "liveness",
-    "scores", "anomalies", TOPIC, "forecasts",
+    "scores", "anomalies", TOPIC, "forecasts", "machine_features", "risks",
 )  # fmt: skip
-#: Output of the monitor → table.
-OUTPUTS = {"main": "readings", "alarms": "alarm_history", "forecasts": TOPIC}
 Tables = dict[str, Rows]
 
 
@@ -72,44 +65,13 @@ def settings() -> IotSettings:
     return settings_for(demo.settings(""))
 
 
-def run_app(ledger: WorldLedger) -> Tables:
-    """Send the streams, and return what stands in the tables."""
-    decoders = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
-    how = settings()
-    monitor = MachineMonitor(monitoring(how), scoring(how), forecasting(how))
-    host = MemoryHost(monitor, out_of_orderness_ms=1_000, records=True)
-    found: Tables = {name: [] for name in TABLES}
-    batch: list[Any] = []
-    emitted = []
-    for message in deliver_domain(DOMAIN, PROFILE):
-        ledger.add(message)
-        try:
-            event = decoders[message.stream].decode(message.value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found["dead_letters"].append({"reason": reason_of(error)})
-            continue
-        batch.append((*as_row(message.stream, event), message.stream))
-        if len(batch) == 400:
-            emitted += host.run_batch(batch)
-            batch = []
-    emitted += host.run_batch(batch)
-    emitted += host.advance_watermark(ledger.totals().last_event_time_ms or 0)
-    for number, e in enumerate(emitted):
-        table = OUTPUTS.get(e.output, e.output)
-        if table in found:
-            found[table].append({**msgspec.structs.asdict(e.payload), "_event_id": str(number)})
-    newest = {(row["machine_id"], row["subject"]): row for row in found[TOPIC]}
-    found["forecasts"] = list(newest.values())
-    return found
-
-
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, ReadLedger]:
-    path = tmp_path_factory.mktemp("demo") / "ledger.jsonl"
-    ledger = WorldLedger(path, WorldRun("iot", PROFILE.seed, dict.fromkeys(DOMAIN.streams, "t"), {}, {}))
-    tables = run_app(ledger)
-    ledger.finish()
-    return tables, read_world_ledger(path)
+def seen() -> tuple[Tables, ReadLedger]:
+    world = run_world(PROFILE, settings())
+    tables = {name: list(world.tables.get(name, ())) for name in TABLES}
+    tables[TOPIC] = [msgspec.json.decode(value) for value in world.topics[settings().topics.forecasts]]
+    newest = {(row["machine_id"], row["subject"]): row for row in tables[TOPIC]}
+    return {**tables, "forecasts": list(newest.values())}, world.ledger
 
 
 def checked(
@@ -124,6 +86,7 @@ def checked(
     # In so small a plant little is foreseen: what is broken shows all the same.
     patch.setattr(demo.demo_foreseen, "LEAST_SAID", 8)
     patch.setattr(demo.demo_foreseen, "FEW", 1)
+    patch.setattr(demo.demo_foreseen, "LEAST_WARNED", 2)
     told = {demo.FORECASTS: [msgspec.json.encode(row) for row in changed[TOPIC]]}
     run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed, told)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["alarm_history"]})
@@ -144,11 +107,12 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
     of_failures = {
         "failures that an alarm came before",
         "failures that unusual values came before",
+        "failures that were foreseen",
         "limits passed that were foreseen",
         "unusual values on the way to a failure",
     }
     assert empty == {*of_failures, *(check.name for check in found if check.name.startswith("found: "))}
-    assert len(empty) == len(demo.WORDS) + 7
+    assert len(empty) == len(demo.WORDS) + 8
 
 
 def test_topics_of_a_demo_on_a_broker_of_others_are_its_own() -> None:
@@ -202,7 +166,16 @@ def every_tenth_unusual(rows: Rows) -> Rows:
     return [{**row, "score": 0.9 if n % 10 == 0 else 0.1} for n, row in enumerate(rows)]
 
 
+def everywhere(rows: Rows) -> Rows:
+    """A failure is foreseen of every machine, at once."""
+    first = next(row for row in rows if row["rule_id"] == SOON and row["change"] == "active")
+    machines = {row["entity_id"] for row in rows}
+    return [*rows, *({**first, "entity_id": machine, "announced": True} for machine in machines)]
+
+
 HOUR = 3_600_000
+#: The rule on what is foreseen.
+SOON = "component-fails-soon"
 #: Process alarms on the same quantity are no sensor alarms.
 PROCESS_ALARMS_ONLY = {"alarm_history": of("sensor-fault", stuck("rule_id", "vibration-high-pump"))}
 BREAKS = (
@@ -259,6 +232,34 @@ BREAKS = (
         dropped={TOPIC: dropped},
         an_hour_late={TOPIC: shifted("event_time_ms", HOUR)},
         of_one_machine={TOPIC: stuck("machine_id")},
+    ),
+    *breaks(
+        "steps with risks = steps",
+        dropped={"risks": dropped},
+        one_too_many={"risks": added({"event_time_ms": 1})},
+    ),
+    *breaks(
+        "alarms of what is foreseen = risks beyond their limit",
+        dropped={"alarm_history": of(SOON, dropped)},
+        an_hour_late={"alarm_history": of(SOON, shifted("event_time_ms", HOUR))},
+        the_model_says_nothing={"risks": stuck("probability", 0.0)},
+        of_one_machine={"alarm_history": of(SOON, stuck("entity_id"))},
+    ),
+    *breaks(
+        "failures foreseen of machines that wear",
+        an_hour_late={"alarm_history": of(SOON, shifted("event_time_ms", HOUR))},
+        of_another_machine={"alarm_history": of(SOON, stuck("entity_id", "m"))},
+    ),
+    *breaks(
+        "failures that were foreseen",
+        dropped={"alarm_history": of(SOON, dropped)},
+        not_announced={"alarm_history": of(SOON, stuck("announced", False))},
+        an_hour_late={"alarm_history": of(SOON, shifted("event_time_ms", HOUR))},
+        of_another_machine={"alarm_history": of(SOON, stuck("entity_id", "m"))},
+    ),
+    *breaks(
+        "machines without wear of which a failure is foreseen",
+        of_every_machine={"alarm_history": everywhere},
     ),
     *breaks(
         "readings sent = rows in readings + late",

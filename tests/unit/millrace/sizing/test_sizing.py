@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from millrace.cli.size import app, number
 from millrace.errors import UserError
 from millrace.sizing.answer import Machine, size
-from millrace.sizing.model import FILL, Costs, Point, Workload, distinct, errors, fit
+from millrace.sizing.model import FILL, Costs, Point, Workload, distinct, errors, fit, left_out
 from millrace.state.pages import PAGE_BYTES
 
 LOAD = Workload(10_000, 1e6)
@@ -37,22 +37,67 @@ def test_keys_that_are_not_counted_one_by_one_are_alike() -> None:
     assert distinct(100_000, 5e6, 1.1) == pytest.approx(every, rel=0.02)
 
 
+def drawn(rng: random.Random, truth: Costs, count: int) -> list[Point]:
+    """Batches of a machine on which others work: those that follow each other take 1 to 9 times their CPU."""
+    points = []
+    for place in range(count):
+        rows, pages = rng.uniform(100, 20_000), rng.uniform(1, 5_000)
+        of_it = truth.batch_ms(rows, pages)
+        # What runs on by the clock makes a batch longer, and that makes it more.
+        beside = rng.uniform(1, 9) / 2_000
+        seconds = of_it * beside / (1 - truth.per_second_ms * beside)
+        if place % 3 == 0:
+            seconds += rng.uniform(1, 5)
+        points.append(
+            Point(rows, pages, truth.batch_ms(rows, pages, seconds) * rng.uniform(0.98, 1.02), seconds)
+        )
+    return points
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_costs_that_made_the_points_are_found_again(seed: int) -> None:
     rng = random.Random(seed)
-    truth = Costs(rng.uniform(20, 300), rng.uniform(1, 80), rng.choice([0.0, rng.uniform(1, 200)]))
-    points = []
-    for _ in range(rng.randrange(6, 20)):
-        rows, pages = rng.uniform(100, 20_000), rng.uniform(1, 5_000)
-        points.append(Point(rows, pages, truth.batch_ms(rows, pages) * rng.uniform(0.98, 1.02)))
+    truth = Costs(
+        rng.uniform(20, 300), rng.uniform(1, 80), rng.choice([0.0, rng.uniform(1, 200)]),
+        rng.choice([0.0, rng.uniform(5, 100)]),
+    )  # fmt: skip
+    points = drawn(rng, truth, rng.randrange(9, 20))
     found = fit(points)
     assert max(map(abs, errors(found, points))) < 0.05
-    assert min(found.per_batch_ms, found.per_row_us, found.per_page_us) >= 0
+    assert min(found.per_batch_ms, found.per_row_us, found.per_page_us, found.per_second_ms) >= 0
+    untold = [Point(p.rows, p.pages, truth.batch_ms(p.rows, p.pages)) for p in points]
+    assert fit(untold).per_second_ms == 0
+    assert max(map(abs, errors(fit(untold), untold))) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_point_that_is_left_out_is_foretold_by_the_others_only_with_what_a_second_costs(seed: int) -> None:
+    """One batch takes long beside other work; what it takes by the clock is what a fit without it misses."""
+    rng = random.Random(seed)
+    truth = Costs(rng.uniform(200, 300), rng.uniform(20, 40), 100.0, rng.uniform(60, 120))
+    points = drawn(rng, truth, 9)
+    rows, pages = rng.uniform(1_000, 8_000), rng.uniform(60, 600)
+    slow = Point(rows, pages, truth.batch_ms(rows, pages, 6.0), 6.0)
+    alone = left_out([*points, slow])
+    assert len(alone) == 10
+    assert alone[-1] == pytest.approx(errors(fit(points), [slow])[0])
+    assert max(map(abs, alone)) < 0.25
+    blind = left_out([replace(point, seconds=0.0) for point in (*points, slow)])
+    assert blind[-1] < alone[-1]
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(UserError, match="2 points are too few"):
+    with pytest.raises(UserError, match="2 points are too few to fit 3 costs"):
         fit([Point(1, 1, 1), Point(2, 2, 2)])
+    with pytest.raises(UserError, match="3 points are too few to fit 4 costs"):
+        left_out([Point(1, 1, 1, 1), Point(2, 2, 2, 1), Point(3, 2, 2, 1), Point(3, 2, 2, 2)])
+
+
+def test_what_runs_by_the_clock_is_of_the_time_between_batches() -> None:
+    """Twice as long between batches: twice the rows, and twice what a second costs."""
+    costs = Costs(100, 10, 0, 50)
+    assert size(LOAD, Machine(), costs).cpu_s == pytest.approx(0.1 + 0.1 + 0.05)
+    assert size(replace(LOAD, batch_s=2.0), Machine(), costs).cpu_s == pytest.approx(0.1 + 0.2 + 0.1)
 
 
 @pytest.mark.parametrize("seed", range(100))
