@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from millrace import Context, KeyedProcess, arrival, days, value_state
+from millrace import Context, KeyedProcess, days, value_state
 from millrace.errors import UserError
 from millrace_apps.fraud.handbook.events import CustomerFeatures, CustomerView, Payment, PaymentFeatures
 from millrace_apps.fraud.handbook.habits import Habits, is_high
@@ -122,25 +122,6 @@ class TerminalHistory(KeyedProcess[CustomerView, PaymentFeatures]):
         high = is_high(event.amount, event.features.standing.ratio)
         log.add(at, label, high=high, sealed=fraud is not None)
         self.log.value = log
-
-
-class ArrivingCustomerHistory(CustomerHistory):
-    """The same in the batch that brings a payment: for live scoring."""
-
-    name = "CustomerHistory"
-    order = arrival(in_order_per_key=True)  # type: ignore[assignment]
-
-
-class ArrivingTerminalHistory(TerminalHistory):
-    """The same in the batch that brings a payment: for live scoring.
-
-    A terminal's payments come by several partitions, so some are out of order: they are taken at the
-    time of the latest before them, and say so.
-    """
-
-    name = "TerminalHistory"
-    # Windows of days move by the disorder of seconds; what that may change is marked on the record.
-    order = arrival(in_order_per_key=True)  # type: ignore[assignment]
 
 
 def _record(

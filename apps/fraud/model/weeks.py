@@ -45,11 +45,6 @@ def day_of(event_time_ms: Any) -> npt.NDArray[np.int64]:
     return np.asarray(event_time_ms, dtype=np.int64) // DAY_MS
 
 
-def first_day_needed(start: date) -> date:
-    """Return the first day that training for a test week reads."""
-    return date.fromordinal(start.toordinal() - DISTANCE_DAYS)
-
-
 def week(start: date, days: npt.NDArray[np.int64], cards: Any, fraud: Any) -> Week:
     """Return the rows of a test week and of the training for it.
 

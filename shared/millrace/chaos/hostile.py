@@ -229,7 +229,7 @@ class Sender:
             self._anew(stream, kind, fields)
         raw = change(fields, rng)
         message = base._replace(value=joined(fields) if raw is None else raw, timestamp_ms=self._now_ms)
-        message = self._sent_wrongly(stream, message, label)
+        message = self._sent_wrongly(message, label)
         return self._sent(stream, kind, message, label)
 
     def _base(self, stream: _Stream, kind: _Kind) -> Message:
@@ -292,7 +292,7 @@ class Sender:
 
         return label, change
 
-    def _sent_wrongly(self, stream: _Stream, message: Message, label: str) -> Message:
+    def _sent_wrongly(self, message: Message, label: str) -> Message:
         """Return a record with another key, topic or headers, now and then, and where the label says so."""
         rng = self._rng
         if label == "record key" or rng.random() < 0.02:

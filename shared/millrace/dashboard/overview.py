@@ -116,7 +116,7 @@ class Overview:
         data = self.pages[name].data
         reader = self._histories.setdefault(data.root, HistoryReader(data.root))
         shown: list[tuple[str, str, Callable[[], View | None]]] = [
-            ("numbers", "", lambda: numbers_of(status, now, _dead_rows(data))),
+            ("numbers", "", lambda: numbers_of(status, _dead_rows(data))),
             ("flow", "Flow", lambda: _flow(data, status)),
         ]
         folded: list[tuple[str, str, Callable[[], View | None]]] = [
@@ -200,12 +200,11 @@ def jobs_table(found: Mapping[str, JobStatus], now: int) -> Table:
     return Table(columns=columns, rows=[row[3] for row in rows], tones=[row[2] for row in rows])
 
 
-def numbers_of(status: JobStatus, now: int, dead: int) -> Numbers:
+def numbers_of(status: JobStatus, dead: int) -> Numbers:
     """Return how a job does, what matters most in front.
 
     Args:
         status: How it does.
-        now: Now, UTC ms.
         dead: Rows of its tables of dead letters.
     """
     f, live = status.figures, status.state in _LIVE

@@ -25,8 +25,6 @@ from millrace.local.processes import Child
 #: Environment variable that names a broker to use instead of an embedded one.
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 
-#: A clean end takes less than a second, or five where it writes the class archive on a busy machine.
-_STOP_GRACE_S = 20.0
 _KEPT_LOGS = 10
 
 

@@ -44,7 +44,6 @@ class DriftDefinition(SeriesDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        self.number()
         return self.per_event(
             Drift,
             "DriftDetected",

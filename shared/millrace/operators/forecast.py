@@ -79,7 +79,6 @@ class ForecastDefinition(SeriesDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        self.number()
         return self.per_event(
             HoltWinters,
             "Forecast",

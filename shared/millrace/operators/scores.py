@@ -48,7 +48,6 @@ class ScoresDefinition(SeriesDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        self.number()
         return self.per_event(
             Scores,
             "AnomalyScore",

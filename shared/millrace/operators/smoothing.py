@@ -49,7 +49,6 @@ class SmoothingDefinition(SeriesDefinition):
             OperatorDefinitionError: The value is no number, or columns have one name.
             WindowDefinitionError: The event has no such field.
         """
-        self.number()
         columns = [("value", float), ("mean", float), ("variance", float | None), ("score", float | None)]
         return self.per_event(Smoothing, "Ewm", columns, smoothed=Weighted)
 

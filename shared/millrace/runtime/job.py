@@ -656,9 +656,3 @@ def first_line(text: str) -> str:
         if colon and rest and name.startswith("millrace.") and "." in name:
             return rest
     return lines[0] if lines else "unknown error"
-
-
-def table_types(outputs: Outputs) -> dict[str, Any]:
-    """Return the record type of every table: name → type."""
-    types = outputs.stream.types
-    return {table: types[output] for table, output in outputs.table_names().items()}

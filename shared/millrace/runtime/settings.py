@@ -288,20 +288,22 @@ class StreamSettings(Section):
     )
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+#: A file's path as text.
+PathText = Annotated[str, Field(min_length=1), BeforeValidator(_as_text)]
+
+
 class EncryptionSettings(Section):
     """Encryption of state; a key in ``MILLRACE_STATE_SECRET_KEYS`` turns it on as well."""
 
-    key_file: str | None = Field(
+    key_file: PathText | None = Field(
         default=None,
-        min_length=1,
         description="file of the keys that state is encrypted with, the same wherever Spark runs; "
         "made by `millrace keygen`",
     )
-
-    @field_validator("key_file", mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else value
 
 
 class StateSettings(Section):
@@ -313,17 +315,11 @@ class StateSettings(Section):
 class OperatorsSettings(Section):
     """Who may change something: see ``millrace operators``."""
 
-    file: str | None = Field(
+    file: PathText | None = Field(
         default=None,
-        min_length=1,
         description="file of the operators, their roles and the hashes of their tokens; where it is, "
         "changing something takes a token. Default operators.json in .millrace or MILLRACE_HOME",
     )
-
-    @field_validator("file", mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else value
 
 
 class MetricsSettings(Section):

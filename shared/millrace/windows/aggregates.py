@@ -291,19 +291,6 @@ def _add_int(acc: int, value: int, _at: int) -> int:
     raise OverflowError(f"sum_of: {acc} + {value} is beyond 64 bits")
 
 
-def _adding(selected: Selected) -> Add:
-    """Return the addition of whole numbers, without a call in between where nothing can be missing."""
-    if selected.nullable:
-        return skipping(selected, _add_int)
-    get = selected.get
-
-    def add(acc: int, event: Any, at: int) -> int:
-        total: int = acc + get(event)
-        return total if -_MOST <= total < _MOST else _add_int(acc, get(event), at)
-
-    return add
-
-
 def _adding_floats(selected: Selected) -> Add:
     """Return the addition of floats, likewise."""
     if selected.nullable or selected.type is not float:
