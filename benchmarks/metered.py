@@ -1,4 +1,4 @@
-"""A command of which nothing is left and nothing is overlooked: its time, and the CPU time of all it started.
+"""Metered commands: wall time and CPU time, of the command and all that it has started.
 
 Between us and the command stands a small process, which is this very file run by its path, with nothing but
 the standard library. Whatever loses its parent below it becomes its child (Linux' "child subreaper"), so that

@@ -1,4 +1,4 @@
-"""Asks a server at a steady rate, in a process of its own: what is slow does not slow it down."""
+"""An open-loop load generator: asks a server at a steady rate, in a process of its own."""
 
 from __future__ import annotations
 

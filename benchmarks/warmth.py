@@ -1,4 +1,4 @@
-"""When a job is warm: a JVM that has compiled little tells of its compiling, not of the job."""
+"""Warm-up: when a JVM compiles so little that a benchmark tells of the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Genuine life: purchases at terminals and online, trips, refunds, top-ups, new devices now and then."""
+"""Genuine payments: purchases at terminals and online, trips, refunds, top-ups, new devices now and then."""
 
 from __future__ import annotations
 

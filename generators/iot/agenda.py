@@ -1,4 +1,4 @@
-"""What is planned to happen, in order of time."""
+"""The event queue of a simulation: what is planned, in order of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random laws of rare happenings, each drawn by name and number, and the shifts of a plant.
+"""Random laws of rare events, each drawn by name and number, and the shifts of a plant.
 
 A rare happening draws its numbers from what it is (purpose, entity, how many before), not from a shared
 sequence: what happens to one machine changes no other, and no scenario changes another.

@@ -1,4 +1,4 @@
-"""The decision stage (the desk): reasons, rules, lists and a model's score become one decision.
+"""The decision stage: reasons, rules, lists and a model's score become one decision.
 
 In order of weight: the list ``blocked`` blocks, the list ``allowed`` approves, then the strictest of what
 rules, the built-in reasons and the model say. A rule with the action ``approve`` takes back what built-in

@@ -1,4 +1,4 @@
-"""What `status`, `top`, `stop` and `logs` have in common: which jobs there are."""
+"""Selection of jobs for `status`, `top`, `stop` and `logs`."""
 
 from __future__ import annotations
 

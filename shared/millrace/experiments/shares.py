@@ -1,4 +1,4 @@
-"""How sure a share is of which a part was seen."""
+"""Confidence intervals of shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that ``process_batch`` handles together: on time, and with nothing due between them."""
+"""Vectorised calls: the rows that ``process_batch`` gets together, on time and with nothing due between."""
 
 from __future__ import annotations
 

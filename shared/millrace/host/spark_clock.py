@@ -1,4 +1,4 @@
-"""What the clock of a stream goes by, told to Spark's workers, who pick by the number of their batch."""
+"""Clock settings of a stream, for Spark's workers, who pick by the number of their batch."""
 
 from __future__ import annotations
 

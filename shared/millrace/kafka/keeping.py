@@ -1,4 +1,4 @@
-"""An embedded broker that is started again, with its data and at its address, when it has ended."""
+"""Supervision of an embedded broker: started again, with its data and address, when it has ended."""
 
 from __future__ import annotations
 

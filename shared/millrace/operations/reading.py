@@ -1,4 +1,4 @@
-"""Topics read once, from their beginning or a time on and up to where they end now: for audits."""
+"""Bounded reads of topics, from their beginning or a time on up to where they end now: for audits."""
 
 from __future__ import annotations
 

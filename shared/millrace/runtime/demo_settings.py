@@ -1,4 +1,4 @@
-"""What a demo tells those who look at it: the settings by which its broker and its topics are found.
+"""Published settings of a running demo, by which others find its broker and its topics.
 
 They stand beside its tables while it runs. No secrets are among them.
 """

@@ -1,4 +1,4 @@
-"""A job that is started again when it ends without being asked to."""
+"""Supervision of a job: it is started again when it ends without being asked to."""
 
 from __future__ import annotations
 
