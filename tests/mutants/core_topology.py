@@ -14,7 +14,51 @@ _RANDOM: Final = (
 )
 _MANY: Final = f"{_TESTS}/test_multiplexed.py::test_members_say_and_keep_what_they_do_alone"
 
+_PLAY: Final = f"{_TESTS}/playback/test_play.py"
+
 MUTANTS: Final = (
+    Mutant(
+        "playback: what is no clock moves the watermark",
+        f"{_CORE}/playback/steps.py",
+        "if inputs[self.topology.input_of(e)].clock]",
+        "if inputs]",
+        "the watermark of a batch is that of the clocks before it",
+        (f"{_PLAY}::test_the_watermark_of_a_batch_is_what_the_clocks_before_it_make",),
+    ),
+    Mutant(
+        "playback: the watermark goes back",
+        f"{_CORE}/playback/steps.py",
+        "max(times if before is None else [before, *times], default=None)",
+        "max(times, default=before)",
+        "the watermark of a batch is that of the clocks before it",
+        (f"{_PLAY}::test_the_watermark_of_a_batch_is_what_the_clocks_before_it_make",),
+    ),
+    Mutant(
+        "playback: a clock that is ahead is believed",
+        f"{_CORE}/playback/steps.py",
+        "self.time(event) if arrived is None else min(self.time(event), arrived)",
+        "self.time(event)",
+        "no event moves the watermark beyond when it was received",
+        (
+            f"{_PLAY}::test_a_clock_that_is_ahead_moves_the_watermark_no_further_than_when_its_event_was_received",
+        ),
+    ),
+    Mutant(
+        "memory: behind a bounded input links wait for more",
+        f"{_CORE}/host/memory_chain.py",
+        "return self._follow(self.hosts[0].run_bounded(events), bounded=True)",
+        "return self._follow(self.hosts[0].run_bounded(events))",
+        "a bounded chain ends in all its links",
+        (f"{_PLAY}::test_a_bounded_chain_ends_in_all_its_links",),
+    ),
+    Mutant(
+        "playback: the caller's events are handed over themselves",
+        f"{_CORE}/playback/memory.py",
+        "event_of(plan.topology, deepcopy(event))",
+        "event_of(plan.topology, event)",
+        "what is played stays as it is",
+        (f"{_PLAY}::test_what_a_process_changes_in_its_event_does_not_change_what_is_played",),
+    ),
     Mutant(
         "topology: a table named twice is taken",
         f"{_CORE}/topology/definition.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 
 from millrace.host.memory_chain import MemoryChain, event_of
 from millrace.host.runner import Emission
@@ -30,7 +31,8 @@ def _run(chain: MemoryChain, plan: Plan, batch: Batch) -> list[Emission]:
         return chain.advance_processing_time(step.at)
     if isinstance(step, Control):
         return chain.broadcast(step.event)
-    events = [event_of(plan.topology, event) for event in events_of(step)]
+    # What a process changes in its event must not change the caller's list.
+    events = [event_of(plan.topology, deepcopy(event)) for event in events_of(step)]
     if plan.bounded:
         return chain.run_bounded(events)
     rows = chain.hosts[0].rows_of(events)

@@ -202,6 +202,28 @@ def test_a_bounded_input_has_the_sums_of_its_events_and_nothing_late() -> None:
         assert [d.error for d in played.values("OrderedCards.dead_letters")] == ["ValueError: seven"] * failed
 
 
+class Closing(KeyedProcess[Sum, Sum]):
+    """Tells a shop's last sum an hour later."""
+
+    order = "event_time"
+    last = value_state(int, default=0)
+
+    def process(self, event: Sum, ctx: Context) -> None:
+        self.last.value = event.cents
+        ctx.timers.after(seconds(3_600), "close")
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        ctx.emit(Sum(ctx.key, self.last.value))
+        self.last.clear()
+
+
+def test_a_bounded_chain_ends_in_all_its_links() -> None:
+    cards = topology_of(OrderedCards(), notes_are_clock=True, chain=False)
+    sales = [Sale("a", "s", at("10:00"), 5), Sale("b", "t", at("10:30"), 8), Sale("a", "s", at("10:10"), 5)]
+    played = play(cards.key_by("shop").process(Closing()), [sales], bounded=True)
+    assert played.values() == [Sum("s", 10), Sum("t", 8)]
+
+
 def test_a_clock_that_is_ahead_moves_the_watermark_no_further_than_when_its_event_was_received() -> None:
     sales = [Sale("a", "s", at("10:30"), 1, at("10:00")), Sale("b", "s", at("10:00:01"), 1, at("10:00:01"))]
     topology = topology_of(EarlyCards(), notes_are_clock=True, chain=False)
@@ -254,6 +276,20 @@ class Alone(KeyedProcess[Sale, Sale]):
 
     def process(self, event: Sale, ctx: Context) -> None:
         ctx.emit(event)
+
+
+class Doubling(KeyedProcess[Sale, Sale]):
+    order = arrival(commutes=True)
+
+    def process(self, event: Sale, ctx: Context) -> None:
+        event.cents *= 2
+        ctx.emit(event)
+
+
+def test_what_a_process_changes_in_its_event_does_not_change_what_is_played() -> None:
+    topology, sales = read(Input("sales", "card", "at")).process(Doubling()), [Sale("a", "s", 1, 5)]
+    assert [[sale.cents for sale in play(topology, sales).values()] for _ in range(2)] == [[10], [10]]
+    assert sales == [Sale("a", "s", 1, 5)]
 
 
 def test_an_output_that_is_not_there_is_named_with_those_that_are() -> None:
