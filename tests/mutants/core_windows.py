@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "windows: a window closes a millisecond late",
-        f"{_WINDOWS}/panes.py",
+        f"{_WINDOWS}/emission.py",
         "    closing_ms: int = 1\n",
         "    closing_ms: int = 0\n",
         "a window speaks when its last instant is over",
@@ -79,7 +79,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "windows: a window goes as soon as it has closed",
-        f"{_WINDOWS}/panes.py",
+        f"{_WINDOWS}/emission.py",
         "        if close + self._lateness > now:\n",
         "        if close > now:\n",
         "late events refine what was said",
@@ -87,8 +87,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "windows: refinements that wait for more are never told",
-        f"{_WINDOWS}/panes.py",
-        '            self._say(start, cell, ctx, "late")  # refinements that waited for more\n',
+        f"{_WINDOWS}/emission.py",
+        '            self._emit_pane(start, cell, ctx, "late")  # refinements that waited for more\n',
         "            pass\n",
         "every late event is in a result at last",
         (
@@ -98,7 +98,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "windows: every result is the first revision",
-        f"{_WINDOWS}/panes.py",
+        f"{_WINDOWS}/emission.py",
         "        cell.revision += 1\n        self._row(start, cell, values",
         "        cell.revision = 0\n        self._row(start, cell, values",
         "revisions say which result holds",
@@ -106,7 +106,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "windows: a changelog does not take back what it said before",
-        f"{_WINDOWS}/panes.py",
+        f"{_WINDOWS}/emission.py",
         '                self._row(start, cell, cell.said, ctx, pane, "update_before")\n',
         "",
         "a changelog adds up to the final result",

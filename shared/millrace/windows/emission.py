@@ -93,12 +93,12 @@ class CellWindows(WindowProcess):
         before = self._trigger.before
         may_speak = before is not None and cell.changes and not cell.closed
         if may_speak and before(self._peek(start, cell, ctx), event):  # type: ignore[misc]
-            self._say(start, cell, ctx, "early")
+            self._emit_pane(start, cell, ctx, "early")
         cell.accs = self._update(cell.accs, event, ctx.event_time)
         if cell.closed:
             cell.changes += 1
             if self._each or cell.changes >= self._trigger.late_count:
-                self._say(start, cell, ctx, "late")
+                self._emit_pane(start, cell, ctx, "late")
         elif self._eager:
             cell.changes += 1
             self._maybe_early(start, cell, ctx)
@@ -110,7 +110,7 @@ class CellWindows(WindowProcess):
             or (trigger.count is not None and cell.changes >= trigger.count)
             or (trigger.when is not None and trigger.when(self._peek(start, cell, ctx)))
         ):
-            self._say(start, cell, ctx, "early")
+            self._emit_pane(start, cell, ctx, "early")
         elif trigger.every_ms is None:
             return
         elif trigger.clock == "processing_time":
@@ -131,7 +131,7 @@ class CellWindows(WindowProcess):
                 if cell.changes and not cell.closed:
                     if self._ends:  # a pane is of its window, whose time this is, whenever it is told
                         ctx.event_time = cell.end - self.closing_ms
-                    self._say(start, cell, ctx, "early")
+                    self._emit_pane(start, cell, ctx, "early")
             return
         now, following = timer.at, NEVER
         due = []
@@ -169,7 +169,7 @@ class CellWindows(WindowProcess):
         if cell.early_at is not None:
             cell.early_at = None
             if cell.changes and now < close:
-                self._say(start, cell, ctx, "early")
+                self._emit_pane(start, cell, ctx, "early")
         if close > now:
             return self._due(cell)
         if not cell.closed:
@@ -177,7 +177,7 @@ class CellWindows(WindowProcess):
         if close + self._lateness > now:
             return close + self._lateness
         if cell.changes:
-            self._say(start, cell, ctx, "late")  # refinements that waited for more
+            self._emit_pane(start, cell, ctx, "late")  # refinements that waited for more
         self.windows.remove(start)
         return NEVER
 
@@ -185,12 +185,12 @@ class CellWindows(WindowProcess):
         cell.closed = True
         emptied = self._trigger.discard and cell.revision >= 0 and not cell.changes
         if not self._each and not emptied:
-            self._say(start, cell, ctx, "on_time")
+            self._emit_pane(start, cell, ctx, "on_time")
         cell.changes = 0
 
     # -- results -------------------------------------------------------------------------------
 
-    def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
+    def _emit_pane(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
         values = tuple([result(acc) for result, acc in zip(self._results, cell.accs, strict=True)])
         cell.changes = 0
         if not self._many:
