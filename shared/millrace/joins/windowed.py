@@ -104,7 +104,7 @@ class WindowJoin(JoinProcess, CellWindows):
         packed = self._packs[ctx.input].pack(event)
         return _Arrived(event, Sided(ctx.input == RIGHT, ctx.event_time, packed))
 
-    def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
+    def _emit_pane(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
         """Emit the pairs of a window that is complete, or those of the event that has come since."""
         cell.changes = 0
         kept: list[Sided] = cell.accs[0]
@@ -161,11 +161,11 @@ class SessionWindowJoin(WindowJoin, SessionWindows):
     A late event may lengthen a session, or make one of two: rows come when its bounds are what they are.
     """
 
-    def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
+    def _emit_pane(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
         cell.changes = 0
 
     def _end(self, start: int, cell: Any, ctx: Context) -> None:
-        super()._say(start, cell, ctx, "on_time")
+        super()._emit_pane(start, cell, ctx, "on_time")
         super()._end(start, cell, ctx)
 
     def end_of(self, event: _Arrived, at: int) -> int:

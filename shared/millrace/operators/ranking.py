@@ -193,7 +193,7 @@ class RankedWindows(RangeWindows):
         after = rise_or_fall(before, new, self._n)
         return tuple(self._results[0](accs) if after is None else after)
 
-    def _say(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
+    def _emit_pane(self, start: int, cell: Any, ctx: Context, pane: Pane) -> None:
         ranking = tuple(self._results[0](cell.accs[0]))
         cell.changes = 0
         if self._changelog:
