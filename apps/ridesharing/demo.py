@@ -61,10 +61,13 @@ def settings(run_id: str) -> list[str]:
     return [*own, *slower, "surge.on=true", "surge.cap=1.8", "surge.balance=0.8", "arrivals.on=true"]
 
 
+def prepare(run: DemoRun) -> None:
+    """Tell the app of the airport, as an operator does."""
+    send_control(run.settings, airport())
+
+
 def generate(run: DemoRun) -> Sequence[str]:
     """Return the generator's arguments: a Friday evening at eight times its pace, dispatched by the app."""
-    if run.bootstrap:  # the app runs by now: it is told of the airport as an operator tells it
-        send_control(run.settings, airport())
     names = run.settings.topics
     suffix = names.offers.removeprefix(RidesharingSettings().topics.offers)
     arguments: dict[str, object] = {
@@ -240,6 +243,7 @@ spec = DemoSpec(
     simulated=True,
     settings=settings,
     generate=generate,
+    prepare=prepare,
     alert_topic=lambda s: str(s.topics.trips),
     alert_line=trip_line,
     checks=checks,

@@ -85,6 +85,7 @@ class DemoSpec:
         answers: Whether the generator answers the app: then it begins when the app has warmed up.
         simulated: Whether the generator's event time is not the clock's: then its messages carry their
             simulated arrival, and the topics that the app reads keep it.
+        prepare: What is told the app before the generator begins; where it answers, the app runs by then.
         also: Settings → name → topic that is read to its end for the checks (:attr:`DemoRun.told`).
         seldom: Names of checks of what does not happen in every run that sends less than the demo does by
             itself. Each compares what something else says must be, so that it is empty where that is nothing,
@@ -100,6 +101,7 @@ class DemoSpec:
     sent: Callable[[Any], int]
     answers: bool = False
     simulated: bool = False
+    prepare: Callable[[DemoRun], None] = lambda run: None
     also: Callable[[Any], Mapping[str, str]] = lambda settings: {}
     seldom: frozenset[str] = frozenset()
 
@@ -358,6 +360,7 @@ def start_generator(spec: DemoSpec, run: DemoRun) -> Child:
     """Begin to send a demo's events; return the process that does."""
     from millrace.local.processes import Child
 
+    spec.prepare(run)
     times = "arrival" if spec.simulated else "append"
     command = [sys.executable, "-m", "millrace", "generate", *spec.generate(run), "--timestamps", times]
     return Child(command, log_file=run.folder / "logs" / "generator.log")
