@@ -40,6 +40,8 @@ _QUIET_S = 1.0
 _LAST_READ_S = 20.0
 _TIMEOUT_S = 5.0
 _SETTLE_BATCHES = 8
+#: So many batches are waited for when all is read.
+_LAST_BATCHES = 4 * _SETTLE_BATCHES
 
 
 @dataclass(frozen=True)
@@ -559,32 +561,36 @@ class Settling:
 
 
 class CatchUp:
-    """Waits for an app that is to read what was sent: as long as it reads, however slowly."""
+    """Waits for an app that is to do what was sent: as long as it goes on, however slowly."""
 
     def __init__(self) -> None:
-        self._read = 0
+        self._read = self._first = self._batches = 0
         self._since: float | None = None
 
-    def check(self, read: int, sent: int, called: str = "") -> None:
-        """Take note of what has been read.
+    def check(self, read: int, batches: int, sent: int, called: str = "") -> None:
+        """Take note of what has been done.
 
         Args:
             read: Messages that were read.
+            batches: Batches that were run: what waits for its time is handled when all is read.
             sent: Messages that were sent; no more come.
             called: The app, where there are several.
 
         Raises:
-            ChecksFailed: Nothing was read for too long.
+            ChecksFailed: Nothing was done for too long.
         """
         now = time.monotonic()
         if self._since is None or read != self._read:
-            self._read, self._since = read, now
+            self._read, self._first, self._batches, self._since = read, batches, 0, now
+        # A clock makes batches for ever.
+        if read >= sent and self._batches < (behind := min(batches - self._first, _LAST_BATCHES)):
+            self._batches, self._since = behind, now
         limit_s = _CATCH_UP_S if read else _FIRST_BATCH_S
         if now - self._since > limit_s:
             of_whom = called and f"{called}: "
             raise ChecksFailed(
-                f"{of_whom}{read:,} of {sent:,} events were read, and none for {limit_s:.0f} s: is the "
-                "machine busy? A lower --rate needs less of it; millrace doctor says what there is"
+                f"{of_whom}{read:,} of {sent:,} events were read, and nothing done for {limit_s:.0f} s: "
+                "is the machine busy? A lower --rate needs less of it; millrace doctor says what there is"
             )
 
 
@@ -619,7 +625,7 @@ def _watch(
         if sent is not None:
             if settling.done(snapshot, sent):
                 return
-            catch_up.check(snapshot.input_rows, sent)
+            catch_up.check(snapshot.input_rows, snapshot.batches, sent)
         time.sleep(_TICK_S)
 
 

@@ -351,7 +351,7 @@ def _look(part: _Part, view: LiveView, began: float) -> None:
         part.done = True
         view.message(f"{part.name}: all {part.sent:,} events are handled")
     else:
-        part.catch_up.check(snapshot.input_rows, part.sent, part.name)
+        part.catch_up.check(snapshot.input_rows, snapshot.batches, part.sent, part.name)
 
 
 def _behind(part: _Part) -> int:

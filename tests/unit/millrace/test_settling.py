@@ -114,19 +114,33 @@ def test_an_event_that_comes_after_all_seemed_read_is_waited_for_too(clock: list
 def test_each_of_several_apps_is_waited_for_while_it_reads(clock: list[float]) -> None:
     slow, stuck = CatchUp(), CatchUp()
     for read in range(1, 8):
-        slow.check(read, 90, "slow")
-        stuck.check(5, 90, "stuck") if read < 3 else None
+        slow.check(read, 1, 90, "slow")
+        stuck.check(5, 1, 90, "stuck") if read < 3 else None
         clock[0] += 100.0
-    slow.check(8, 90, "slow")
-    with pytest.raises(ChecksFailed, match=r"^stuck: 5 of 90 events were read, and none for 120 s"):
-        stuck.check(5, 90, "stuck")
+    with pytest.raises(ChecksFailed, match=r"^stuck: 5 of 90 events were read, and nothing done for 120 s"):
+        stuck.check(5, 1, 90, "stuck")
 
 
 def test_the_first_batch_has_longer(clock: list[float]) -> None:
     catch_up = CatchUp()
-    catch_up.check(0, 90)
+    catch_up.check(0, 0, 90)
     clock[0] += 299.0
-    catch_up.check(0, 90)
+    catch_up.check(0, 0, 90)
     clock[0] += 2.0
     with pytest.raises(ChecksFailed, match=r"^0 of 90 events"):
-        catch_up.check(0, 90)
+        catch_up.check(0, 0, 90)
+
+
+def test_what_waits_for_its_time_is_waited_for_and_a_clocks_batches_are_not(clock: list[float]) -> None:
+    catch_up = CatchUp()
+    for batches in range(10, 10 + 33):
+        catch_up.check(90, batches, 90)
+        clock[0] += 100.0
+    clock[0] += 21.0
+    with pytest.raises(ChecksFailed, match=r"^90 of 90 events were read, and nothing done"):
+        catch_up.check(90, 43, 90)
+    lost = CatchUp()
+    lost.check(89, 10, 90)
+    clock[0] += 121.0
+    with pytest.raises(ChecksFailed, match=r"^89 of 90"):
+        lost.check(89, 50, 90)

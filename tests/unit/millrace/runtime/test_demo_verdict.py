@@ -63,9 +63,9 @@ class Clock:
 @pytest.mark.parametrize(
     ("steps", "ends_at", "says"),
     [
-        ([], 300, "0 of 90 events were read, and none for 300 s"),
-        ([(290, 30)], 410, "30 of 90 events were read, and none for 120 s"),
-        ([(290, 30), (400, 60), (515, 80)], 635, "80 of 90 events were read, and none for 120 s"),
+        ([], 300, "0 of 90 events were read, and nothing done for 300 s"),
+        ([(290, 30)], 410, "30 of 90 events were read, and nothing done for 120 s"),
+        ([(290, 30), (400, 60), (515, 80)], 635, "80 of 90 events were read, and nothing done for 120 s"),
         ([(290, 30), (400, 60), (515, 90)], 515, ""),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_demo_waits_while_it_goes_on_and_long_for_its_first_batch(
     nobody = SimpleNamespace(update=lambda _: None, first_at=None, is_alive=lambda: True)
 
     def snapshot() -> Any:
-        return SimpleNamespace(input_rows=max((n for at, n in steps if at <= time.now), default=0))
+        return SimpleNamespace(input_rows=max((n for at, n in steps if at <= time.now), default=0), batches=0)
 
     def watch() -> None:
         settling = SimpleNamespace(done=lambda found, sent: found.input_rows == sent)
