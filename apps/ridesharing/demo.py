@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,7 +13,7 @@ from millrace.console.live_panels import AlertLine
 from millrace.console.report import Check, equal, same
 from millrace.demo import DemoRun, DemoSpec
 from millrace.testing.world_ledger import ReadLedger, read_world_ledger
-from millrace.time import ms
+from millrace.time import ms, ms_of
 from millrace_apps.ridesharing.contracts.records import Trip
 from millrace_apps.ridesharing.evaluation.demo_arrivals import ARRIVALS, check_arrivals
 from millrace_apps.ridesharing.evaluation.demo_prices import PRICES, Prices, check_prices
@@ -37,6 +38,9 @@ _TOPICS = (
 )  # fmt: skip
 #: Share of the riders who are at the airport.
 _AT_AIRPORT: Final = 0.1
+#: When the evening begins, and how long before it the app is told of the airport, ms.
+_BEGINS: Final = datetime(2026, 1, 2, 16, 30, tzinfo=UTC)
+_BEFORE_MS: Final = 600_000
 #: Seconds of event time in a second.
 _SPEED = 8
 #: Event time at the end of a run that is not counted on, ms.
@@ -62,7 +66,7 @@ def settings(run_id: str) -> list[str]:
 
 
 def prepare(run: DemoRun) -> None:
-    """Tell the app of the airport, as an operator does."""
+    """Tell the app of the airport, as an operator does before the evening begins."""
     send_control(run.settings, airport())
 
 
@@ -76,7 +80,7 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--speed": _SPEED,
         "--duration": f"{run.duration_s:g}s",
         "--seed": run.seed,
-        "--start": "2026-01-02T16:30Z",
+        "--start": f"{_BEGINS:%Y-%m-%dT%H:%MZ}",
         "--location-interval-ms": 10_000,
         "--quoted": 0.8,
         "--airport": _AT_AIRPORT,
@@ -99,8 +103,6 @@ def generate(run: DemoRun) -> Sequence[str]:
 
 def trip_line(value: bytes) -> AlertLine:
     """Return what is shown of a trip's step."""
-    from datetime import UTC, datetime
-
     trip = _decode_trip(value)
     at = datetime.fromtimestamp(trip.at_ms / 1_000, UTC)
     wait = trip.wait_ms / 60_000
@@ -155,7 +157,8 @@ def price_checks(run: DemoRun, ledger: ReadLedger, last_ms: int) -> list[Check]:
 
 
 def _audited(run: DemoRun) -> Audited:
-    evidence = read_evidence(run.settings, margin_ms=_SPEED * _SKEW_MS)
+    before_ms = ms_of(_BEGINS) - _BEFORE_MS
+    evidence = read_evidence(run.settings, margin_ms=_SPEED * _SKEW_MS, control_ms=before_ms)
     return audit_topics(evidence, settle_ms=_UNSETTLED_MS)
 
 

@@ -17,7 +17,11 @@ LOOK_BACK_MS: Final = 7_200_000
 
 
 def read_evidence(
-    settings: RidesharingSettings, *, since_ms: int | None = None, margin_ms: int = 200
+    settings: RidesharingSettings,
+    *,
+    since_ms: int | None = None,
+    margin_ms: int = 200,
+    control_ms: int | None = None,
 ) -> Evidence:
     """Read the app's topics to where they end now.
 
@@ -25,6 +29,8 @@ def read_evidence(
         settings: The app's settings: broker, topics, how it dispatches, how late events may be.
         since_ms: What is judged begins then: records from two hours before are read, UTC ms; ``None``: all.
         margin_ms: Records that came within so long may have been read in another order, ms.
+        control_ms: When what holds in all regions was said, UTC ms: where events are simulated their topics
+            have the simulation's times, and the control topic the broker's. ``None``: when it arrived.
 
     Returns:
         What was read, not closed yet.
@@ -45,7 +51,8 @@ def read_evidence(
     def take(record: Stored) -> None:
         stream = names[record.topic]
         identity = record.event_id if stream in OUTPUTS else ""
-        evidence.read(stream, record.key, record.value, record.at_ms, identity)
+        at_ms = control_ms if control_ms is not None and stream == "control" else record.at_ms
+        evidence.read(stream, record.key, record.value, at_ms, identity)
 
     read_topics(
         settings.kafka,
