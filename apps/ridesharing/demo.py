@@ -37,7 +37,7 @@ _TOPICS = (
     "pickups", "lines",
 )  # fmt: skip
 #: Share of the riders who are at the airport.
-_AT_AIRPORT: Final = 0.1
+_AT_AIRPORT: Final = 0.2
 #: When the evening begins, and how long before it the app is told of the airport, ms.
 _BEGINS: Final = datetime(2026, 1, 2, 16, 30, tzinfo=UTC)
 _BEFORE_MS: Final = 600_000

@@ -26,8 +26,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "venues: a place is kept however long the driver is away",
-        _VENUES,
-        "    if spot.away_ms and at_ms - spot.away_ms > desk.config.pen_grace_ms:\n        return False\n",
+        f"{_APP}/processes/line.py",
+        "    if spot.away_ms and at_ms - spot.away_ms > grace_ms:\n        return False\n",
         "",
         "the grace",
         _of("a_place_is_kept_for_the_grace_and_no_longer"),

@@ -23,7 +23,7 @@ from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
 from millrace_apps.ridesharing.processes.arrivals import Arrivals
 from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
 from millrace_apps.ridesharing.processes.income import Income
-from millrace_apps.ridesharing.processes.venues import stand
+from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
@@ -376,7 +376,7 @@ class Desk:
             return
         if attempt in ("rejected", "expired") and self.config.decline_costs_place:
             self.book.lose_spot(driver_id)
-        stand(self, driver_id, self.now)
+        stand(self.book, self.venues, driver_id, self.now, self.config.pen_grace_ms)
 
     def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
         ride.attempt_revision += 1
@@ -414,7 +414,7 @@ class Desk:
     def take_in(self, driver_id: str, car: Car) -> None:
         """Write a driver into the book."""
         self.book.enter(driver_id, car, self.config.ttl_ms, self.now)
-        stand(self, driver_id, car.seen_ms)
+        stand(self.book, self.venues, driver_id, car.seen_ms, self.config.pen_grace_ms)
         self.change(driver_id, "entered")
 
     def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:

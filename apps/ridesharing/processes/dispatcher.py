@@ -71,6 +71,7 @@ from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance, T
 from millrace_apps.ridesharing.processes.arrivals import Arrivals, Way
 from millrace_apps.ridesharing.processes.desk import BUSY, Desk
 from millrace_apps.ridesharing.processes.income import Idle, Income
+from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.processes.matching import SOLVERS, Policy, Problem
 from millrace_apps.ridesharing.processes.neighbours import cross_border, take_handover
 from millrace_apps.ridesharing.processes.reconcile import (
@@ -85,7 +86,7 @@ from millrace_apps.ridesharing.processes.reconcile import (
 )
 from millrace_apps.ridesharing.processes.riders import Asked
 from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, by_time, switch_of, tell_switches
-from millrace_apps.ridesharing.processes.venues import meet_at_point, stand
+from millrace_apps.ridesharing.processes.venues import meet_at_point
 from millrace_apps.ridesharing.processes.window import (
     close_window,
     free_by_cell,
@@ -385,7 +386,7 @@ def _on_position(desk: Desk, event: Position) -> None:
     car = desk.book.cars.get(event.driver_id)
     if car is not None and car.seen_ms == event.event_time_ms:  # nothing newer is known
         hear_phone(desk, event.driver_id, event.state, event.event_time_ms)
-        stand(desk, event.driver_id, event.event_time_ms)
+        stand(desk.book, desk.venues, event.driver_id, event.event_time_ms, desk.config.pen_grace_ms)
         cross_border(desk, event.driver_id)
 
 

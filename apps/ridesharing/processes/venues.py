@@ -1,9 +1,4 @@
-"""The line of a venue: who waits in its pen, whose turn it is, and where riders are picked up.
-
-A driver who is free joins the line with the first position in the pen, at its event time, and keeps the place
-while free there, or away for no longer than the grace. Who is offered a request keeps the place until
-the driver has taken it or let it go.
-"""
+"""Venues in a window of dispatch: whose turn it is in a line, and where riders are picked up."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace_apps.ridesharing.contracts.records import LinePlace, PickUp
 from millrace_apps.ridesharing.processes.geo import distance_m
+from millrace_apps.ridesharing.processes.line import holds
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.state.entries import Car, Ride, Spot
 
@@ -22,41 +18,12 @@ if TYPE_CHECKING:
 LINE: Final = "line"
 
 
-def stand(desk: Desk, driver_id: str, at_ms: int) -> None:
-    """Let a driver join or leave a line, by where the car is.
-
-    Args:
-        desk: The region's desk.
-        driver_id: The driver.
-        at_ms: When the car was there, or the driver became free there, ms.
-    """
-    book, venues = desk.book, desk.venues
-    if not venues:
-        return
-    car: Car | None = book.cars.get(driver_id)
-    if car is None or car.request_id:
-        return
-    here = venues.pen_of(car.lat, car.lon, at_ms) if car.idle and car.online else ""
-    spot: Spot | None = book.spots.get(driver_id) if book.spots else None
-    if spot is not None:
-        if (here and here != spot.venue) or not _holds(desk, spot, at_ms):
-            book.lose_spot(driver_id)
-        elif not here:
-            spot.away_ms = spot.away_ms or at_ms
-            return
-        else:
-            spot.away_ms = 0
-            return
-    if here:
-        book.spots[driver_id] = Spot(here, at_ms, venues.home_of(here, at_ms))
-
-
 def region_of(desk: Desk, driver_id: str, car: Car) -> str:
     """Return which region a free car belongs to: in a line, or in a pen, that of the venue."""
     regions = desk.config.regions
     if desk.venues:
         spot: Spot | None = desk.book.spots.get(driver_id) if desk.book.spots else None
-        if spot is not None and _holds(desk, spot, desk.now):
+        if spot is not None and holds(desk.venues, spot, desk.now, desk.config.pen_grace_ms):
             return regions.of_zone(spot.zone)
         if venue := desk.venues.pen_of(car.lat, car.lon, desk.now):
             return regions.of_zone(desk.venues.home_of(venue, desk.now))
@@ -68,7 +35,7 @@ def lines(desk: Desk) -> dict[str, list[tuple[int, str]]]:
     found: dict[str, list[tuple[int, str]]] = {}
     if desk.venues and desk.book.spots:
         for driver_id, spot in desk.book.spots.items():
-            if _holds(desk, spot, desk.now):
+            if holds(desk.venues, spot, desk.now, desk.config.pen_grace_ms):
                 found.setdefault(spot.venue, []).append((spot.joined_ms, driver_id))
     return {venue: sorted(line) for venue, line in sorted(found.items())}
 
@@ -131,13 +98,6 @@ def tell_lines(desk: Desk) -> None:
         for place, (joined, driver_id) in enumerate(line, 1):
             about = (venue, driver_id, desk.region, place, len(line))
             desk.say("lines", LinePlace(*about, joined, desk.now))
-
-
-def _holds(desk: Desk, spot: Spot, at_ms: int) -> bool:
-    """Return whether a place in a line still counts at a time."""
-    if spot.away_ms and at_ms - spot.away_ms > desk.config.pen_grace_ms:
-        return False
-    return desk.venues.has_line(spot.venue, spot.joined_ms, at_ms)
 
 
 def _may_serve(desk: Desk, ride: Ride, car: FreeCar) -> bool:

@@ -29,6 +29,7 @@ VALUES: dict[str, Any] = {
     "sample": None,
     "dry_run": False,
     "loop_suffix": ".demo-1",
+    "loop_ahead_min": None,
     "bootstrap": "nowhere:1",
     "kafka_option": None,
     "partitions": 2,
