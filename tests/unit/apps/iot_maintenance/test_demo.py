@@ -31,6 +31,7 @@ from tests.broken import (
     stuck,
     where,
 )
+from tests.cases import sampled
 
 PROFILE = IotProfile(
     seed=3,
@@ -350,7 +351,7 @@ BREAKS = (
 )
 
 
-@pytest.mark.parametrize("one", BREAKS, ids=str)
+@pytest.mark.parametrize("one", sampled(BREAKS), ids=str)
 def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
     one: Break, seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ from tests.broken import (
     swapped,
     where,
 )
+from tests.cases import sampled
 from tests.unit.apps.ridesharing.cases import START, Whole, as_read
 from tests.unit.apps.ridesharing.evenings import CAME, Topics
 
@@ -398,7 +399,7 @@ BREAKS = (
 )
 
 
-@pytest.mark.parametrize("one", BREAKS, ids=str)
+@pytest.mark.parametrize("one", sampled(BREAKS), ids=str)
 def test_a_check_of_the_demo_fails_where_its_feature_is_broken(
     one: Break, seen: tuple[Tables, ReadLedger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
