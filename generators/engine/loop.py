@@ -67,13 +67,14 @@ class AppPace:
     Args:
         time_of: Event time of a message, ms.
         ahead_ms: People go on no further than this beyond the newest message, ms of event time.
-        silent_s: An app that says nothing new for so long, s, is not waited for until it does.
+        silent_s: An app that says nothing new for so long, s, is not waited for until it does: it may have
+            nothing to say.
 
     Attributes:
         heard_ms: Event time of the newest message, ms.
     """
 
-    def __init__(self, time_of: Callable[[Any], int], ahead_ms: int, silent_s: float = 120.0) -> None:
+    def __init__(self, time_of: Callable[[Any], int], ahead_ms: int, silent_s: float = 20.0) -> None:
         self._time_of, self._ahead_ms, self._silent_s = time_of, ahead_ms, silent_s
         self._given_up = False
         self.heard_ms = 0

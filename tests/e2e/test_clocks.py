@@ -17,6 +17,7 @@ from tests.e2e.test_life_cycle import refused
 pytestmark = [pytest.mark.usefixtures("kafka_bootstrap")]
 
 
+@pytest.mark.long
 def test_drains_and_silences_of_other_readers_are_not_ones_own(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:

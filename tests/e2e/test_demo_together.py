@@ -56,6 +56,7 @@ def demo(home: Path, name: str, *more: str) -> Command:
     return Command([*MILLRACE, "demo", name, "-s", "spark.master=local[2]", *more], home, env=env)
 
 
+@pytest.mark.long
 def test_two_apps_go_on_after_their_broker_was_killed_and_nothing_is_left(tmp_path: Path) -> None:
     """A broker is killed while both apps read; what each app checks of a short demo holds all the same."""
     port = free_port()

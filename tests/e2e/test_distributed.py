@@ -44,6 +44,7 @@ def imports(python: Path, module: str, folder: Path) -> bool:
     return done.returncode == 0
 
 
+@pytest.mark.long
 def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mode(
     reference: Reference,
     kafka_bootstrap: str,

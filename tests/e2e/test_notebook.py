@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millrace_apps.recipes.catalogue.notebook import executed, printed, read
 
 
+@pytest.mark.long
 def test_the_notebook_says_what_stands_in_it(tmp_path: Path) -> None:
     stands = read()
     found = executed(stands, tmp_path)

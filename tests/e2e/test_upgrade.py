@@ -63,6 +63,7 @@ def asked(folder: Path, home: Path, *words: str, code: int = 0) -> Any:
         return json.loads(command.out)
 
 
+@pytest.mark.long
 def test_under_load_a_second_version_is_compared_and_takes_over_from_the_offset_where_the_first_ends(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:

@@ -153,7 +153,9 @@ CASES = [
             "funnels": ("_event_time",),
             "attributions": ("first_channel", "last_channel"),
             "items": ("adds_1h", "adds_24h"),
-            "abandonments": ("items",),
+            # What is told apart by segments says on which device and by which channel it was done.
+            "abandonments": ("items", "device", "channel"),
+            **dict.fromkeys(("offers", "outcomes"), ("device", "channel")),
             "consents": ("revision", "told"),
             # Whose browser an answer is of stands in it: of one that cannot be read the record's key is all.
             "dead_letters": ("key",),

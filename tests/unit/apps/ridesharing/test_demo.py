@@ -157,7 +157,7 @@ def checked(
     patch.setattr(demo, "read_table", lambda folder, name: pd.DataFrame(changed[name]))
     on_topics = {name.removeprefix("topic of "): found for name, found in changed.items() if "topic" in name}
     evidence = Topics(DispatchConfig()).evidence(on_topics)
-    patch.setattr(demo, "read_evidence", lambda settings, margin_ms: evidence)
+    patch.setattr(demo, "read_evidence", lambda settings, margin_ms, control_ms: evidence)
     run = DemoRun("", Path(), SETTINGS, 60.0, 100, PROFILE.seed)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["trips"]})
 
