@@ -66,7 +66,7 @@ MUTANTS: Final = (
         " and held.version.since_ms <= since_ms",
         "",
         "a removed venue empties its line",
-        _of("lines_and_offers_are_those_of_a_replay_of_positions_and_answers"),
+        _of("a_place_in_the_line_of_before_is_none_in_that_of_a_venue_of_the_same_name"),
     ),
     Mutant(
         "venues: riders are told of a point, and drivers are not",

@@ -223,6 +223,15 @@ def test_a_venue_holds_from_its_time_and_until_it_is_removed() -> None:
     assert switched[:2] == [("venue", "7 cells"), ("venue", "removed")]
 
 
+def test_a_place_in_the_line_of_before_is_none_in_that_of_a_venue_of_the_same_name() -> None:
+    region = dispatcher()
+    region.broadcast(venue(30), gone(60), venue(70))
+    silent = [position("d1", at) for at in (31, 41, 51, 58, 75)]  # nothing is heard while there is no venue
+    others = [position("d2", at, 5.0 if at < 72 else 0.0) for at in range(32, 80, 10)]
+    bring(region, *silent, *others, request("r1", 82, 1.0), until=91)
+    assert asked(region)[0] == "d2"
+
+
 def test_what_is_no_venue_is_refused_and_says_why() -> None:
     parts = Regions(lat_cuts=((TERMINAL,),))
     kept = InMemory()
