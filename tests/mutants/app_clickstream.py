@@ -215,7 +215,9 @@ MUTANTS: Final = (
         "if start <= at <= at_ms), None)",
         "if at <= at_ms), None)",
         "carts and offers by segment",
-        (f"{_TESTS}/test_world.py::test_carts_and_offers_have_the_device_and_channel_of_their_visit",),
+        (
+            f"{_TESTS}/test_profiles_by_time.py::test_a_cart_has_the_channel_of_its_visit_and_not_of_the_browsers_first",
+        ),
     ),
     Mutant(
         "clickstream: boards by device count for all, too",

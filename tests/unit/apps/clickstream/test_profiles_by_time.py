@@ -354,3 +354,16 @@ def test_a_login_elsewhere_that_is_read_ahead_brings_no_row_forward() -> None:
     at_once = rows(played([*([one] for one in first), then], "split", 0))
     assert at_once == rows(played([[one] for one in (*first, *then)], "split", 0))
     assert [row["last_items"] for row in at_once["u:u1"]] == [["tea"], ["pot", "cup", "tea"]]
+
+
+def test_a_cart_has_the_channel_of_its_visit_and_not_of_the_browsers_first() -> None:
+    events = [
+        consent(0, visitor="a"),
+        click(MINUTE, visitor="a", utm_source="newsletter", utm_medium="email"),
+        click(3 * HOUR, visitor="a", utm_source="google", utm_medium="cpc"),
+        click(3 * HOUR + MINUTE, "add_to_cart", "a", item_id="tea", cart_id="c", quantity=1, price=1.0),
+        click(9 * HOUR, visitor="z"),
+    ]
+    run = played([[event] for event in events], "split", 0)
+    (cart,) = run.rows("abandonments")
+    assert cart["channel"] == "paid_search"
