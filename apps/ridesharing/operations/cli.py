@@ -11,6 +11,7 @@ import typer
 from millrace.cli.options import Bootstrap, Overrides
 from millrace.errors import ChecksFailed, UserError
 from millrace.operations.sending import who
+from millrace_apps.ridesharing.operations.options import By, From, Why, settings_of
 from millrace_apps.ridesharing.operations.venues_cli import app as venues_app
 
 if TYPE_CHECKING:
@@ -38,14 +39,8 @@ class PolicyName(StrEnum):
 
 
 Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Who does it: stands in the trail; default this session's user."),
-]
-Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
 At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z; left out, now.")]
-From = Annotated[str | None, typer.Option("--from", help="From this event time on.")]
 For = Annotated[str, typer.Option("--for", help="How long, e.g. 30m.")]
 
 
@@ -63,7 +58,7 @@ def audit(
     from millrace_apps.ridesharing.operations.audit import INVARIANTS
     from millrace_apps.ridesharing.operations.audit import audit as check
 
-    settings = _settings(overrides)
+    settings = settings_of(overrides)
     folder = _folder(root, settings)
     tables = {name: read_table(folder, name) for name in _TABLES}
     told = settings.dispatch_config()
@@ -118,7 +113,7 @@ def audit_topics(
     from millrace_apps.ridesharing.topic_audit.report import audit_topics as check
     from millrace_apps.ridesharing.topic_audit.text import show
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     since_ms = None if since is None else _time(since)
     evidence = read_evidence(settings, since_ms=since_ms, margin_ms=to_ms(skew))
     if not evidence.counts["requests"]:
@@ -144,7 +139,7 @@ def policy(
     """Switch the policy of all regions while the app runs; who did it stands in the table operations."""
     from millrace_apps.ridesharing.operations.commanding import policy_of, send_control
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     event = policy_of(name.value, who(by, settings), reason, _time(start) if start else 0)
     send_control(settings, event)
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
@@ -162,7 +157,7 @@ def shadows(
     from millrace_apps.ridesharing.operations.commanding import send_control
 
     chosen: list[Policy] = [name.value for name in names or ()]
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     who(by, settings)
     send_control(settings, SetShadows(chosen))
     typer.echo(f"shadows: {', '.join(chosen) or 'none'}")
@@ -185,7 +180,7 @@ def switchback(
     from millrace.operations.report import write
     from millrace_apps.ridesharing.operations.switchbacks import compare_trips
 
-    settings = _settings(overrides)
+    settings = settings_of(overrides)
     plan = settings.experiment.plan()
     if plan is None:
         raise UserError("no policies take turns: set experiment.name, as for the app")
@@ -232,7 +227,7 @@ def pair(
     """
     from millrace_apps.ridesharing.operations.commanding import pair_of, send_control
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     operator, from_ms = who(by, settings), _time(start) if start else 0
     event = pair_of(stands.value, rider_id, driver_id, operator, reason, from_ms)
     send_control(settings, event)
@@ -254,7 +249,7 @@ def surge_cap(
     """
     from millrace_apps.ridesharing.operations.commanding import cap_of, send_control
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     event = cap_of(cap, who(by, settings), reason, _time(start) if start else 0)
     send_control(settings, event)
     typer.echo(f"command {event.command_id} sent; it will stand in the table operations")
@@ -273,7 +268,7 @@ def assign(
     overrides: Overrides = None,
 ) -> None:
     """Give a request to a driver by hand."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
     _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
@@ -291,7 +286,7 @@ def cancel(
     overrides: Overrides = None,
 ) -> None:
     """Cancel a request by hand; not one whose rider is aboard."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
     _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
@@ -309,7 +304,7 @@ def end_trip(
     overrides: Overrides = None,
 ) -> None:
     """End a trip whose rider is aboard by hand: it is completed, and its driver is free."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     operator = who(by, settings)
     zone = zone or _zone_of(_folder(root, settings), request_id)
     _command(settings, "end_trip", operator, reason, at, request_id=request_id, zone=zone)
@@ -326,7 +321,7 @@ def block(
     overrides: Overrides = None,
 ) -> None:
     """Give a driver no further offers for a time."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     _command(settings, "block", who(by, settings), reason, at, length, driver_id=driver_id)
 
 
@@ -340,7 +335,7 @@ def unblock(
     overrides: Overrides = None,
 ) -> None:
     """End a block."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     _command(settings, "unblock", who(by, settings), reason, at, driver_id=driver_id)
 
 
@@ -355,7 +350,7 @@ def blackout(
     overrides: Overrides = None,
 ) -> None:
     """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     _command(settings, "blackout", who(by, settings), reason, at, length, zone=zone)
 
 
@@ -369,7 +364,7 @@ def lift(
     overrides: Overrides = None,
 ) -> None:
     """End a blackout."""
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     _command(settings, "lift", who(by, settings), reason, at, zone=zone)
 
 
@@ -387,13 +382,6 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         raise UserError(f"there are no tables in {folder}: give --root, the storage.root of the app")
     found = app_table(folder, name)
     return pd.DataFrame() if found is None else found.to_pandas()
-
-
-def _settings(overrides: list[str] | None, bootstrap: str | None = None) -> RidesharingSettings:
-    from millrace.runtime.commands import command_settings
-    from millrace_apps.ridesharing.settings import RidesharingSettings
-
-    return command_settings(RidesharingSettings, "ridesharing", bootstrap=bootstrap, overrides=overrides)
 
 
 def _folder(root: Path | None, settings: RidesharingSettings) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +19,7 @@ from millrace_apps.ridesharing.contracts.events import (
     PickUpPoint,
     SetVenue,
 )
+from millrace_apps.ridesharing.operations.commanding import identity
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, Regions
 from millrace_apps.ridesharing.state.book import InMemory
 from millrace_apps.ridesharing.state.venues import FINEST, keep_venue
@@ -111,7 +111,7 @@ def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: R
     said = []
     for one in found if isinstance(found, list) else [found]:
         pen = one.pen.to_cells() if one.pen is not None else []
-        about: Any = (uuid.uuid4().hex[:12], operator, reason, from_ms)
+        about: Any = (identity(), operator, reason, from_ms)
         venue = SetVenue(one.name, one.zone.to_cells(), pen, one.points, *about)
         if refused := keep_venue(venue, 0, InMemory(), regions):
             raise UserError(f"{one.name}: {refused}")

@@ -10,19 +10,13 @@ import typer
 from millrace.cli.options import Bootstrap, Overrides
 from millrace.errors import UserError
 from millrace.operations.sending import who
+from millrace_apps.ridesharing.operations.options import By, From, Why, settings_of
 
 if TYPE_CHECKING:
     from millrace_apps.ridesharing.contracts.events import DropVenue, SetVenue
-    from millrace_apps.ridesharing.settings import RidesharingSettings
 
 app = typer.Typer(help="Places with a line of drivers and pick-up points, an airport.", no_args_is_help=True)
 
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Who does it: stands in the trail; default this session's user."),
-]
-Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
-From = Annotated[str | None, typer.Option("--from", help="From this event time on.")]
 Name = Annotated[str, typer.Argument(help="The venue.")]
 
 
@@ -39,7 +33,7 @@ def publish(
     from millrace_apps.ridesharing.operations.commanding import send_control
     from millrace_apps.ridesharing.operations.venues import read_venues
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     operator, from_ms = who(by, settings), _time(start)
     regions = settings.dispatch_config().regions
     for event in read_venues(file, operator, reason, from_ms, regions):
@@ -60,7 +54,7 @@ def remove(
     from millrace_apps.ridesharing.contracts.events import DropVenue
     from millrace_apps.ridesharing.operations.commanding import identity, send_control
 
-    settings = _settings(overrides, bootstrap)
+    settings = settings_of(overrides, bootstrap)
     event = DropVenue(name, identity(), who(by, settings), reason, _time(start))
     send_control(settings, event)
     typer.echo(f"{name}: command {event.command_id} sent; it will stand in the table operations")
@@ -76,7 +70,7 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
     from millrace_apps.ridesharing.operations.venues import published
 
     table = Table("venue", "from", "zone", "pen", "points", "by", "why")
-    for name, words in published(_settings(overrides, bootstrap)).items():
+    for name, words in published(settings_of(overrides, bootstrap)).items():
         for said in words:
             what = ["removed", "", ""]
             if isinstance(said, SetVenue):
@@ -94,7 +88,7 @@ def show(name: Name, bootstrap: Bootstrap = None, overrides: Overrides = None) -
 
     from millrace_apps.ridesharing.operations.venues import published
 
-    words = published(_settings(overrides, bootstrap)).get(name)
+    words = published(settings_of(overrides, bootstrap)).get(name)
     if words is None:
         raise UserError(f"there is no venue {name}: see `millrace ridesharing venues list`")
     typer.echo(msgspec.json.format(msgspec.json.encode(words)).decode())
@@ -110,10 +104,3 @@ def _time(text: str | None) -> int:
     from millrace_apps.ridesharing.evaluation.recorded import parse_time
 
     return parse_time(text) if text else 0
-
-
-def _settings(overrides: list[str] | None, bootstrap: str | None) -> RidesharingSettings:
-    from millrace.runtime.commands import command_settings
-    from millrace_apps.ridesharing.settings import RidesharingSettings
-
-    return command_settings(RidesharingSettings, "ridesharing", bootstrap=bootstrap, overrides=overrides)
