@@ -21,6 +21,7 @@ from millrace_apps.clickstream.dashboard.data import (
     SESSION,
     FunnelStep,
     grouped,
+    parts_of_segment,
     sessions_of,
     steps_of,
 )
@@ -61,10 +62,10 @@ def in_segment(rows: pa.Table, value: str) -> pa.Table:
     """Return the rows of a segment, as ``device: mobile``; what earlier versions wrote has none."""
     import pyarrow.compute as pc
 
-    kind, _, name = value.partition(": ")
+    kind, name = parts_of_segment(value)
     if kind not in KINDS or kind not in rows.column_names:
         return rows.slice(0, 0)
-    return rows.filter(pc.equal(pc.fill_null(rows[kind], ""), "" if name == "none" else name))
+    return rows.filter(pc.equal(pc.fill_null(rows[kind], ""), name))
 
 
 def halves(data: AppData) -> Halves | None:

@@ -242,6 +242,16 @@ def _median_step(rows: pa.Table, funnel: str, arm: str, place: int) -> float | N
 _ARM: Final = ("rule", "arm", *KINDS)
 
 
+def parts_of_segment(value: str) -> tuple[str, str]:
+    """Return the kind of a segment and its name in the tables: empty where it is not known.
+
+    >>> parts_of_segment("device: mobile"), parts_of_segment("channel: none")
+    (('device', 'mobile'), ('channel', ''))
+    """
+    kind, _, name = value.partition(": ")
+    return kind, "" if name == "none" else name
+
+
 def offers_made(data: AppData, value: str = "") -> Counter[tuple[str, str]]:
     """Return how many offers were made, or held back, by rule and arm.
 
@@ -266,10 +276,10 @@ def _add_offers(counts: Counter[tuple[str, ...]], rows: pa.Table) -> Counter[tup
 
 def _arms(counts: Mapping[tuple[str, ...], int], value: str) -> Counter[tuple[str, str]]:
     """Return how many there are by rule and arm, of all or of one segment."""
-    kind, _, name = value.partition(": ")
+    kind, name = parts_of_segment(value)
     found: Counter[tuple[str, str]] = Counter()
     for key, n in counts.items():
-        if not kind or (key[_ARM.index(kind)] if kind in KINDS else None) == ("" if name == "none" else name):
+        if not kind or (key[_ARM.index(kind)] if kind in KINDS else None) == name:
             found[key[0], key[1]] += n
     return found
 
