@@ -89,7 +89,7 @@ def bench_of(app: str) -> AppBench:
     """Return what is known of an app.
 
     >>> bench_of("fraud").streams
-    ('transactions',)
+    ('transactions', 'labels', 'authorisations')
     """
     bench: AppBench = import_module(_MODULES[app]).bench
     return bench

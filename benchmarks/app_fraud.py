@@ -16,7 +16,7 @@ def check(rows: Rows, sent: Sent) -> Record:
 
 bench: Final = AppBench(
     name="fraud",
-    streams=("transactions",),
+    streams=("transactions", "labels", "authorisations"),
     entities="cards",
     usual=50_000,
     answers=Answers(

@@ -128,8 +128,7 @@ class BenchRun:
         streams = self.bench.streams
         own = {"bootstrap": self.broker, "partitions": _PARTITIONS, "disorder-ms": 0}
         options = _arguments({**own, **{k: v for part in parts for k, v in part.items()}}, self.suffix)
-        names = [self.topic(s) if len(streams) == 1 else f"{s}={self.topic(s)}" for s in streams]
-        topics = [part for name in names for part in ("--topic", name)]
+        topics = [part for s in streams for part in ("--topic", f"{s}={self.topic(s)}")]
         command = [sys.executable, "-m", "millrace", "generate", self.bench.name, "--quiet"]
         return [*command, *options, *topics]
 
