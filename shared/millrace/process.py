@@ -528,6 +528,10 @@ class KeyedProcess(Generic[E, O]):
     converts: ClassVar[Mapping[int, Conversion]] = {}
     #: Type of control events, for processes that override :meth:`process_broadcast`.
     control_type: ClassVar[Any] = None
+    #: Whether what it emits has the values that its JSON would be read as (a float where one is declared). A
+    #: station then hands records whose types are frozen through and through on to the next link as they are,
+    #: without JSON between (Flink's object reuse).
+    object_reuse: ClassVar[bool] = False
     #: Names of the inputs and the types of their events, for a process with several (``E`` is the union
     #: of these types then). Events of one time are handled in this order of inputs; ``ctx.input`` tells.
     inputs: ClassVar[Mapping[str, Any]] = {}

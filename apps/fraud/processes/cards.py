@@ -401,6 +401,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
     """
 
     name = "CardMonitor"
+    object_reuse = True
 
     def __init__(
         self, *, tells: bool = False, responds: bool = False, half_life: int = HALF_LIFE_DAYS
@@ -431,11 +432,8 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
     def forward(self, seen: Observed, ctx: Context) -> None:
         """Hand on to the next stage."""
         tx = seen.tx
-        windows: dict[str, float] = {}
-        for text in self.rules_now().asked.get("card") or ():
-            value = seen.windows[text]
-            if value is not None:
-                windows[text] = value
+        values = ((text, seen.windows[text]) for text in self.rules_now().asked.get("card") or ())
+        windows = tuple((text, float(value)) for text, value in values if value is not None)
         none = f"-{tx.card_id}"
         said = self.labelled.value
         ctx.emit(

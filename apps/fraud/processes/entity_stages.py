@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from millrace import BroadcastContext, Context, KeyedProcess, arrival, days, side_output, value_state
 from millrace.batch import Batch
 from millrace.errors import UserError
 from millrace.parts.lookback import link_of
 from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
-from millrace_apps.fraud.contracts.feature_types import EntityFeatures
 from millrace_apps.fraud.model.outcomes import Outcome, Outcomes, counted
 from millrace_apps.fraud.processes.billing import billed, cents_of
 from millrace_apps.fraud.processes.cards import CardMonitor, CardStage
@@ -55,6 +56,7 @@ class _Entity(_Later):
     of_card: ClassVar[str] = ""
 
     order = arrival(in_order_per_key=True)
+    object_reuse = True
     history = value_state(History, ttl=days(31))
 
     def process(self, event: Passed, ctx: Context) -> None:
@@ -67,7 +69,7 @@ class _Entity(_Later):
             return
         tx = event.tx
         if getattr(tx, ENTITIES[self.entity]) is not None:
-            setattr(event, self.found, self._look(event, tx, ctx))
+            event = replace(event, **self._look(event, tx, ctx))
         ctx.emit(event)
 
     def on_late(self, event: Passed, ctx: Context) -> None:
@@ -78,7 +80,9 @@ class _Entity(_Later):
         """Hand on what has become known of a transaction."""
         ctx.emit(event)
 
-    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> dict[str, Any]:
+        """Return the fields of the record that are known here."""
+        found: dict[str, Any] = {}
         cents, purchase = cents_of(tx), tx.kind == "purchase"
         bought = cents if purchase else 0
         history = self.history.value
@@ -86,7 +90,9 @@ class _Entity(_Later):
         if asked:
             if purchase and not cents:
                 asked, bought = without_amounts(asked), 1
-            compute(asked, event.windows, look_of(history, ctx.event_time), tx, bought)
+            windows = dict(event.windows)
+            compute(asked, windows, look_of(history, ctx.event_time), tx, bought)
+            found["windows"] = tuple(windows.items())
         if history is None:
             history = History(since=ctx.event_time)
         elif ctx.event_time < history.since:
@@ -100,7 +106,8 @@ class _Entity(_Later):
         of_card = 0
         if self.of_card and purchase and not event.card.truncated:
             of_card = (getattr(event.card, self.of_card) or 0) + 1
-        return look_at(history, ctx.event_time, card, of_card)
+        found[self.found] = look_at(history, ctx.event_time, card, of_card)
+        return found
 
 
 class AccountStage(_Entity, KeyedProcess[Passed, Passed]):
@@ -127,16 +134,16 @@ class TerminalStage(_Entity, KeyedProcess[Passed, Passed]):
         super().__init__()
         self._labels, self._tells = rules or LabelRules(), tells
 
-    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> EntityFeatures:
+    def _look(self, event: Enriched, tx: Transaction, ctx: Context) -> dict[str, Any]:
         kept = self.labelled.value or TerminalLog()
         kept.settle(ctx.watermark)
-        event.terminal_labels = kept.counts(ctx.event_time, self._labels)
+        labels = kept.counts(ctx.event_time, self._labels)
         if tx.kind == "purchase":
             count, cents = look_of(self.history.value, ctx.event_time).numbers(HORIZON_MS)
             high = self._labels.is_high(billed(tx) or 0.0, event.own.median_before, count, cents / 100)
             kept.add(ctx.event_time, high=high)
         self.labelled.value = kept
-        return super()._look(event, tx, ctx)
+        return {**super()._look(event, tx, ctx), "terminal_labels": labels}
 
     def update_labels(self, event: Labelled | Responded, ctx: Context) -> None:
         """Learn a label, or the response to a payment."""

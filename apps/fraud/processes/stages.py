@@ -31,7 +31,7 @@ from millrace_apps.fraud.state.labels import LabelRisk, TerminalLabels
 Scored = tuple[float, str] | None
 
 
-class Enriched(msgspec.Struct, gc=False, tag="enriched"):
+class Enriched(msgspec.Struct, frozen=True, gc=False, tag="enriched"):
     """A transaction on its way through the stages, with what is known so far.
 
     Attributes:
@@ -44,7 +44,7 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
         tx: The transaction.
         own: The card's totals and last 24 hours.
         card: The card's last 30 days.
-        windows: What the rules' window functions gave.
+        windows: What the rules' window functions gave, by their texts.
         account: What the account's stage found.
         terminal: What the terminal's stage found.
         device: What the device's stage found.
@@ -67,7 +67,7 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
     tx: Transaction
     own: Features
     card: CardFeatures
-    windows: dict[str, float]
+    windows: tuple[tuple[str, float], ...]
     account: EntityFeatures | None = None
     terminal: EntityFeatures | None = None
     device: EntityFeatures | None = None
@@ -90,7 +90,7 @@ class Enriched(msgspec.Struct, gc=False, tag="enriched"):
             self.terminal,
             self.device,
             self.address,
-            self.windows,
+            dict(self.windows),
             self.card_labels,
             self.terminal_labels,
             self.customer,

@@ -6,7 +6,7 @@ Nothing here knows an engine.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -204,6 +204,40 @@ class Intake:
             keys, times, raws, causes or _nothing, events, headers or _nothing, judged, strict=False
         ):
             row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
+            of_key = by_key.get(key)
+            if of_key is None:
+                by_key[key] = [row]
+            else:
+                of_key.append(row)
+
+    def take(
+        self,
+        keys: Sequence[str],
+        times: Sequence[int],
+        causes: Sequence[str | None],
+        events: Sequence[Any],
+        judged: Sequence[int],
+        mark: bytes,
+        batch: Brought,
+    ) -> None:
+        """Take records of another process as they are, a column each.
+
+        Args:
+            keys: The texts of their keys.
+            times: Event times, ms.
+            causes: Their identities.
+            events: The records, which nobody changes any more.
+            judged: Whether they are on time, with ``IS_AHEAD``.
+            mark: The input that they come by.
+            batch: Takes them.
+        """
+        if self._keeps_time:
+            batch.see(keys, times)
+        by_key = batch.by_key
+        for key, time, cause, event, (was_on_time, is_ahead) in zip(
+            keys, times, causes, events, map(_judged, judged), strict=True
+        ):
+            row = Row(time, mark, cause, event, None, was_on_time, is_ahead)
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]

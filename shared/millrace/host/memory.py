@@ -6,7 +6,7 @@ and unpacked in the same way, so that what a test sees here is what the cluster 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from millrace.host.groups import encode_key
 from millrace.host.rows import IS_AHEAD
 from millrace.host.runner import Emission, Row, Runner, StreamTime
 from millrace.inputs import event_decoder, event_encoder
+from millrace.object_reuse import checked_encoder
 from millrace.process import Key, KeyedProcess, ProcessDefinitionError, order_of
 from millrace.state.backend import GroupBackend
 from millrace.state.cells import Cell
@@ -120,7 +121,9 @@ class MemoryHost:
         self.decode = event_decoder(process)
         self._encode = event_encoder(process)
         self._marks = bool(process.inputs)
-        encode = _as_it_is if records else msgspec.json.encode
+        encode: Callable[[Any], Any] = _as_it_is if records else msgspec.json.encode
+        if process.object_reuse and not records:
+            encode = checked_encoder(process.name)
         self.runner = Runner(process, encode=encode, decode=self.decode, identify=not records)
         self.store = LiveStore(self.runner.layout)
         self.watermark = self._passed = NO_WATERMARK

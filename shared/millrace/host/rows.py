@@ -97,7 +97,7 @@ def in_order(rows: list[Row]) -> list[Row]:
         return rows
     if len({row.event_time for row in rows}) == len(rows):
         return sorted(rows, key=_time)
-    return sorted(rows, key=lambda r: (r.event_time, r.raw or as_json(r.event), cause_order(r.cause)))
+    return sorted(rows, key=lambda r: (r.event_time, json_of(r), cause_order(r.cause)))
 
 
 def cause_order(cause: str | None) -> tuple[str, int, int, str]:
@@ -114,6 +114,20 @@ def cause_order(cause: str | None) -> tuple[str, int, int, str]:
 
 
 _time = operator.attrgetter("event_time")
+
+
+def is_bare(raw: bytes) -> bool:
+    """Return whether the bytes of a row are none, or say no more than by which input its event came.
+
+    >>> is_bare(b""), is_bare(b"A"), is_bare(b"7"), is_bare(b"A7")
+    (True, True, False, False)
+    """
+    return len(raw) < 2 and not raw.isdigit()
+
+
+def json_of(row: Row) -> bytes:
+    """Return a row's event as JSON, also where it came as it is."""
+    return row.raw + as_json(row.event) if is_bare(row.raw) else row.raw
 
 
 def as_json(value: Any) -> bytes:

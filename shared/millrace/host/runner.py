@@ -16,7 +16,7 @@ import copy
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 
@@ -36,6 +36,8 @@ from millrace.host.rows import (
     common_of,
     event_id,
     in_order,
+    is_bare,
+    json_of,
     make_event_id,
     new_emission,
 )
@@ -111,6 +113,7 @@ class Runner:
         decode: Makes an event from the original bytes of its row; ``None`` where rows have none and
             events do not change.
         identify: Whether records get identities.
+        bare: Outputs whose records are left as they are: nobody can change them, and they stay here.
     """
 
     def __init__(
@@ -120,12 +123,16 @@ class Runner:
         encode: Callable[[Any], Any],
         decode: Callable[[Any], Any] | None = None,
         identify: bool = True,
+        bare: Collection[str] = (),
     ) -> None:
         check_process(process)
         self.process = copy.copy(process)
         self.layout = EntryLayout(kept_states(process), owner=process.name)
         self.emissions: list[Emission] = []
         self._encode = encode
+        self._bare = frozenset(bare)
+        #: What makes the payload of a record of ``main``.
+        self._encode_main = _as_it_is if "main" in self._bare else encode
         self._decode = decode
         self._cursor = Cursor()
         for spec in process.states:
@@ -298,8 +305,8 @@ class Runner:
 
     def _emissions_of(self, done: Batch[Any], together: BatchCall) -> list[Emission]:
         made: list[Emission] = []
-        encode = self._encode
         for output, records, of in done.emitted:
+            encode = _as_it_is if output in self._bare else self._encode
             if output not in self._outputs:
                 raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
             common = [common_of(self._stored, key) for key in together.keys]
@@ -659,7 +666,7 @@ class Runner:
                 left.append(row)
             elif row.event_time > watermark:
                 on_time = row.on_time is not False
-                raw = row.raw or as_json(row.event)
+                raw = json_of(row)
                 waiting.append(PendingRow(row.event_time, row.cause, raw, row.headers, on_time))
             elif row.on_time:
                 ready.append(row)
@@ -922,7 +929,7 @@ class Runner:
 
     def _anew(self, row: Row) -> Row:
         """Return a row with its event as it came, since a process may have changed it."""
-        if self._decode is None or not row.raw:
+        if self._decode is None or is_bare(row.raw):
             return row
         return msgspec.structs.replace(row, event=self._decode(row.raw))
 
@@ -944,7 +951,7 @@ class Runner:
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
             judged |= IS_AHEAD
-        at, payload = self._ctx.event_time, self._encode(record)
+        at, payload = self._ctx.event_time, self._encode_main(record)
         self.emissions.append(new_emission(("main", found, key, at, judged, payload)))
 
     def _emit(
@@ -966,7 +973,7 @@ class Runner:
         found = None
         if cause is not None:
             found = event_id(self._common, cause, self._outputs[output], index, revision)
-        payload = self._encode(record)
+        payload = record if output in self._bare else self._encode(record)
         at = self._ctx.event_time
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
@@ -986,7 +993,7 @@ class Runner:
             reason,
             "process",
             error,
-            row.raw or as_json(row.event),
+            json_of(row),
             row.cause,
             key=self._key,
             event_time=row.event_time,
@@ -1044,6 +1051,10 @@ class _TimerInBatch(Exception):
 
 class _TimerBetween(BaseException):
     """A timer is due between two events of a key: no process is to catch it."""
+
+
+def _as_it_is(record: Any) -> Any:
+    return record
 
 
 def _on_time(rows: Sequence[Row], watermark: int) -> bool:

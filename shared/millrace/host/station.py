@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -39,16 +39,17 @@ from millrace.host.key_times import KeyTimes
 from millrace.host.rows import Emission, Row
 from millrace.host.runner import Runner, StreamTime
 from millrace.inputs import mark_of
+from millrace.object_reuse import changeable_in
 from millrace.outputs import output_types
 from millrace.process import KeyedProcess
 from millrace.state.cells import CLOCK_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.envelope import Place, unwrap, wrap
 from millrace.state.keyring import KeyReference, Keyring
-from millrace.state.pages import PAGE_BYTES, PagedStore
+from millrace.state.pages import PagedStore
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockSettings, ClockState, ClockStatus
 from millrace.topology import Topology
-from millrace.topology.keys import key_types
+from millrace.topology.keys import KeyingError, key_reader, key_types, structs_of
 
 #: Name of the state variable that has it all.
 VARIABLE: Final = "station"
@@ -60,6 +61,9 @@ BROADCAST: Final = -2
 SHARED: Final = -1
 #: Where the token stands: it is of no link.
 TOKEN: Final[At] = (-1, SHARED, 0)
+#: A page that grows past this many bytes is split in two. A small batch changes an entry of each page that it
+#: writes: with small ones it writes less, and reads none, since pages stay at hand.
+STATION_PAGE_BYTES: Final = 2_048
 #: So many bytes of pages stay at hand, unless told otherwise.
 KEPT_BYTES: Final = 256 << 20
 #: So many records of an output go into one chunk.
@@ -95,11 +99,13 @@ class Onward(NamedTuple):
         link: Number of the link that takes them.
         keys: Fields of the records that make the key, with their types.
         mark: What leads its records, to say by which input they come.
+        reused: Classes of records that it is given as they are; the others are written as JSON and read.
     """
 
     link: int
     keys: tuple[tuple[str, Any], ...]
     mark: bytes = b""
+    reused: frozenset[type] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,26 @@ class StationLink:
     key_groups: int
     onward: Mapping[str, tuple[Onward, ...]]
     names: Mapping[str, str]
+
+
+class Handed(NamedTuple):
+    """Records that go on as they are, a column each.
+
+    Attributes:
+        keys: The texts of their keys.
+        times: Event times, ms.
+        causes: Their identities.
+        events: The records.
+        judged: Whether they are on time, with ``IS_AHEAD``.
+        mark: The input that they come by.
+    """
+
+    keys: list[str]
+    times: list[int]
+    causes: list[str | None]
+    events: list[Any]
+    judged: list[int]
+    mark: bytes
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -258,7 +284,7 @@ class Station:
         self._keys = keys
         self._speaks = number == 0
         self._kept = _Kept([link.process.stored_as for link in links], number)
-        self._most_pages = kept_bytes // stations // PAGE_BYTES // len(links)
+        self._most_pages = kept_bytes // stations // STATION_PAGE_BYTES // len(links)
         taken = any(link.events.control_type is not None for link in links)
         self._links = [
             _RunningLink(
@@ -302,7 +328,7 @@ class Station:
                 link.begin(tick)
         brought = Brought(speaks=self._speaks, hands_on=True)
         self._links[0].read(chunks, brought)
-        coming: list[list[InputChunk]] = [[] for _ in self._links]
+        coming: list[list[InputChunk | Handed]] = [[] for _ in self._links]
         status: ClockStatus | None = None
         out: dict[str, list[Emission]] = {}
         for place, link in enumerate(self._links):
@@ -368,11 +394,16 @@ class _RunningLink:
         self._name = process.name
         self._labels = group_labels(link.key_groups)
         self._names = link.names
-        self._runner = Runner(process, encode=msgspec.json.encode, decode=link.events.event)
+        #: Outputs whose records nobody reads as JSON.
+        bare = {
+            output
+            for output, takers in link.onward.items()
+            if output not in link.names and all(to.reused for to in takers)
+        }
+        self._runner = Runner(process, encode=msgspec.json.encode, decode=link.events.event, bare=bare)
         self._intake = Intake(process, link.events, self._runner, forwards=not last, refuses=refuses)
         self._onward = {
-            output: [(to.link, to.mark, KeyTimes(to.keys, ("", int), 1)) for to in takers]
-            for output, takers in link.onward.items()
+            output: [_Taker(to, output in bare) for to in takers] for output, takers in link.onward.items()
         }
         self._uses_ticks = process.needs_ticks()
         self._has_broadcast = process.keeps_broadcast()
@@ -413,10 +444,13 @@ class _RunningLink:
         # Which groups have something to do is known when all have been looked at.
         self._begins = True
 
-    def read(self, chunks: Iterable[InputChunk], brought: Brought) -> None:
+    def read(self, chunks: Iterable[InputChunk | Handed], brought: Brought) -> None:
         """Read what has come."""
         for chunk in chunks:
-            self._intake.read(chunk, brought)
+            if isinstance(chunk, Handed):
+                self._intake.take(*chunk, brought)
+            else:
+                self._intake.read(chunk, brought)
 
     def run(self, brought: Brought, settings: ClockSettings | None) -> ClockStatus:
         """Run the key groups that have something to do.
@@ -477,7 +511,8 @@ class _RunningLink:
         """Return the store of a key group, with the pages that it has read and written in batches before."""
         store = self._stores.pop(label, None)
         if store is None:
-            store = PagedStore(_Group(self._kept, self._place, label), self._runner.layout, label=label)
+            group = _Group(self._kept, self._place, label)
+            store = PagedStore(group, self._runner.layout, page_bytes=STATION_PAGE_BYTES, label=label)
         # The latest used stand last.
         self._stores[label] = store
         return store
@@ -508,7 +543,7 @@ class _RunningLink:
             self._kept.put((self._place, SHARED, BROADCAST), kept)
             self._broadcast = kept
 
-    def emit(self, out: dict[str, list[Emission]]) -> Iterator[tuple[int, InputChunk]]:
+    def emit(self, out: dict[str, list[Emission]]) -> Iterator[tuple[int, InputChunk | Handed]]:
         """Put what comes out where it belongs, and yield what goes on, with the number of the link.
 
         Args:
@@ -529,14 +564,11 @@ class _RunningLink:
             takers = self._onward.get(output)
             if not takers:
                 continue
-            _, causes, own, times, on_time, payloads = map(list, zip(*records, strict=True))
-            judged = bytes(on_time)
-            for link, mark, reader in takers:
-                keys, _, _ = reader.read(payloads, None, {})
-                if self._stays:
-                    self._check_localities(output, own, keys)
-                values = [mark + payload for payload in payloads] if mark else payloads
-                yield link, InputChunk(keys, times, None, causes, None, values, judged)
+            for taker in takers:
+                for keys, chunk, own in taker.chunks(records):
+                    if self._stays:
+                        self._check_localities(output, own, keys)
+                    yield taker.link, chunk
 
     def _check_localities(self, output: str, own: Sequence[str], keys: Sequence[str | None]) -> None:
         """Refuse records that are of another locality than the key that emitted them."""
@@ -556,6 +588,61 @@ class _RunningLink:
                     "several stations a record goes on in the one that made it. Let it keep its locality, or "
                     "have one station or a chain (stream.stations=1, stream.plan=chain)"
                 )
+
+
+class _Taker:
+    """What a link is given of an output.
+
+    Args:
+        to: Who takes what.
+        bare: Whether the records come as they are.
+    """
+
+    def __init__(self, to: Onward, bare: bool) -> None:
+        self.link, self._mark, self._reused = to.link, to.mark, to.reused if bare else None
+        self._reader = KeyTimes(to.keys, ("", int), 1)
+        self._names = [name for name, _ in to.keys]
+        self._key_of: dict[type, Callable[[Any], str]] = {}
+
+    def chunks(
+        self, records: list[Emission]
+    ) -> Iterator[tuple[Sequence[str | None], InputChunk | Handed, list[str]]]:
+        """Yield the records with their keys by this link, and with those that emitted them."""
+        if self._reused is None:
+            yield self._as_json(records)
+            return
+        written: list[Emission] = []
+        keys: list[str] = []
+        handed: list[Emission] = []
+        for record in records:
+            payload = record.payload
+            kind = payload.__class__
+            try:
+                key_of = self._key_of.get(kind) or self._reader_of(kind)
+                keys.append(key_of(payload))
+            except KeyingError:
+                # It becomes a dead letter where its bytes are read.
+                written.append(record._replace(payload=msgspec.json.encode(payload)))
+            else:
+                handed.append(record)
+        if handed:
+            _, causes, own, times, on_time, events = map(list, zip(*handed, strict=True))
+            yield keys, Handed(keys, times, causes, events, on_time, self._mark), own
+        if written:
+            yield self._as_json(written)
+
+    def _reader_of(self, kind: type) -> Callable[[Any], str]:
+        if kind not in self._reused:  # type: ignore[operator]
+            raise KeyingError(f"a {kind.__name__} is none of what is emitted")
+        reader = self._key_of[kind] = key_reader(kind, self._names)
+        return reader
+
+    def _as_json(self, records: list[Emission]) -> tuple[Sequence[str | None], InputChunk, list[str]]:
+        mark = self._mark
+        _, causes, own, times, on_time, payloads = map(list, zip(*records, strict=True))
+        keys, _, _ = self._reader.read(payloads, None, {})
+        values = [mark + payload for payload in payloads] if mark else payloads
+        return keys, InputChunk(keys, times, None, causes, None, values, bytes(on_time)), own
 
 
 class Wake(NamedTuple):
@@ -602,6 +689,16 @@ def outputs_of_links(
             owner = topology.link(taken.link).process
             kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
             mark = mark_of(inputs.index(taken.input)) if inputs else b""
+            wanted = link.process.inputs[taken.input] if inputs else link.process.event_type
+            reused = _reused(owner, output_types(owner)[taken.output], wanted)
             of = onward[places[taken.link]]
-            of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark))
+            of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark, reused))
     return names, onward
+
+
+def _reused(owner: KeyedProcess[Any, Any], emitted: Any, wanted: Any) -> frozenset[type]:
+    """Return the classes of records that go on as they are; none where they are to be read anew."""
+    if not owner.object_reuse or changeable_in(emitted):
+        return frozenset()
+    emits, reads = ({struct.cls for struct in structs_of(tp)} for tp in (emitted, wanted))
+    return frozenset(emits) if emits <= reads else frozenset()

@@ -29,7 +29,6 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
-    earliest,
     encode,
     read_header,
     read_page,
@@ -113,6 +112,9 @@ class PagedStore:
         else:
             self._header = read_header(self._stored)
         self._beside_before = self._beside()
+        #: No time of any page is before these: its first timer, first expiry, both on processing time.
+        #: ``None``: not known.
+        self._first: tuple[int, int, int, int] | None = None
         self._schemas = Schemas(layout, self._header.schemas, backend)
         self._index = PageIndex(self._header, backend.get_pages, self.metrics)
         if self._schemas.several:
@@ -266,8 +268,23 @@ class PagedStore:
             self._fetch(wanted)
         return [self._load(info) for info in wanted]
 
+    def _firsts(self) -> tuple[int, int, int, int]:
+        """Return times that no page has an earlier one than; ``NEVER`` where there is none.
+
+        All pages are looked through only where that is not known: most batches have nothing due in a group.
+        """
+        if self._first is None or self._schemas.several:
+            self._first = _least((NEVER, NEVER, NEVER, NEVER), self._header.pages)
+        return self._first
+
+    def _note(self, infos: Iterable[PageInfo]) -> None:
+        """Take note of the times of pages that have changed."""
+        if self._first is not None:
+            self._first = _least(self._first, infos)
+
     def tell_again(self) -> None:
         """Find anew when each key is due: how far the process is behind the stream's clock has changed."""
+        self._first = None
         for page in self._pages_of(self._index.all()):
             for cell in page.cells.values():
                 timer = self._layout.timer(self.decode(cell.body))
@@ -279,6 +296,9 @@ class PagedStore:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
         self._watermark = watermark
         keys: list[str] = []
+        if self._firsts()[0] > watermark:
+            return keys
+        self._first = None
         for page in self._pages_of(self._index.known(lambda p: p.timer is not None and p.timer <= watermark)):
             keys.extend(k for k, c in page.cells.items() if c.timer is not None and c.timer <= watermark)
         return keys
@@ -287,6 +307,9 @@ class PagedStore:
         """Return the keys that have a timer on processing time at or before ``processing_time`` (ms)."""
         self._processing_time = processing_time
         keys: list[str] = []
+        if self._firsts()[2] > processing_time:
+            return keys
+        self._first = None
         for page in self._pages_of(
             self._index.known(
                 lambda p: p.processing_timer is not None and p.processing_timer <= processing_time
@@ -306,20 +329,19 @@ class PagedStore:
 
         Returns:
             Its first timer, the line at which the first expired value is removed, and both on processing
-            time, ms.
+            time, ms; or somewhat before, and what there is to do is told exactly then.
         """
         pages = self._header.pages
         if self._schemas.several and any(
             self._schemas.reader(p.schema).begins_lives for p in pages if p.schema != self._schemas.now
         ):
             return NO_WATERMARK, None, None, None  # at once: some pages are still to be brought over
-        expiry = earliest(p.expiry for p in pages)
-        processing_expiry = earliest(p.processing_expiry for p in pages)
+        timer, expiry, processing_timer, processing_expiry = self._firsts()
         return (
-            earliest(p.timer for p in pages),
-            None if expiry is None else self._sweeps.next(expiry),
-            earliest(p.processing_timer for p in pages),
-            None if processing_expiry is None else self._processing_sweeps.next(processing_expiry),
+            None if timer == NEVER else timer,
+            None if expiry == NEVER else self._sweeps.next(expiry),
+            None if processing_timer == NEVER else processing_timer,
+            None if processing_expiry == NEVER else self._processing_sweeps.next(processing_expiry),
         )
 
     def entries(self) -> Iterator[tuple[str, Any]]:
@@ -344,8 +366,10 @@ class PagedStore:
         self._page_of.clear()
         if self._schemas.several:
             self._bring_over()
-        self._sweep()
         dirty = [p for p in self._loaded.values() if p.dirty]
+        self._note(p.info for p in dirty)
+        if self._sweep():
+            dirty = [p for p in self._loaded.values() if p.dirty]
         pages = self._write_pages(dirty) if dirty else self._header.pages
         if dirty or self._beside() != self._beside_before:
             self._write_header(pages)
@@ -404,13 +428,22 @@ class PagedStore:
                 self._load(info)
                 left -= 1
 
-    def _sweep(self) -> None:
-        """Remove expired values from pages that are due, also of keys never touched again."""
+    def _sweep(self) -> bool:
+        """Remove expired values from pages that are due, also of keys never touched again.
+
+        Returns:
+            Whether there may have been any.
+        """
         line = self._sweeps.line(self._watermark)
         processing_line = self._processing_sweeps.line(self._processing_time)
+        _, expiry, _, processing_expiry = self._firsts()
+        if expiry > line and processing_expiry > processing_line:
+            return False
+        self._first = None
         for page in self._pages_of(self._index.known(lambda p: passed(p, line, processing_line))):
             for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
                 self._expire(page, key, line, processing_line)
+        return True
 
     def _expire(self, page: Page, key: str, line: int, processing_line: int) -> None:
         entry = self.decode(page.cells[key].body)
@@ -426,6 +459,7 @@ class PagedStore:
         """Write the pages that changed; split what has grown, fold what is empty; return all pages."""
         packed: dict[int, bytes] = {}
         fitted = {page.info.number: self._fit(page, packed) for page in dirty}
+        self._note(info for infos in fitted.values() for info in infos)
         pages = self._header.pages
         if any(len(parts) > 1 for parts in fitted.values()) or not all(p.cells for p in dirty):
             pages = self._rearrange(fitted, packed, {p.info.number for p in dirty if not p.cells})
@@ -502,7 +536,7 @@ class PagedStore:
         What is in memory from batches before must not matter: a store that lives on has more of it than one
         that was opened for this batch.
         """
-        merged = True
+        merged = bool(emptied)
         while merged and len(pages) > 1:
             merged = False
             by_place = {(p.depth, p.prefix): p for p in pages if p.schema != INDEX}
@@ -521,3 +555,18 @@ class PagedStore:
                 merged = True
                 break
         return pages
+
+
+def _least(times: tuple[int, int, int, int], infos: Iterable[PageInfo]) -> tuple[int, int, int, int]:
+    """Return the least of some times and those of pages."""
+    timer, expiry, processing_timer, processing_expiry = times
+    for info in infos:
+        if (at := info.timer) is not None and at < timer:
+            timer = at
+        if (at := info.expiry) is not None and at < expiry:
+            expiry = at
+        if (at := info.processing_timer) is not None and at < processing_timer:
+            processing_timer = at
+        if (at := info.processing_expiry) is not None and at < processing_expiry:
+            processing_expiry = at
+    return timer, expiry, processing_timer, processing_expiry
