@@ -10,12 +10,13 @@ it needs: it is slower, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext, TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as t
@@ -95,6 +96,7 @@ class StationProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; called on the driver for the schema and in every task."""
         leave_collection_to_spark()
+        keep_survivors_out_of_collection()
         self._pages = handle.getMapState(VARIABLE, PLACE_SCHEMA, BYTES_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[SparkRow]:
@@ -114,6 +116,7 @@ class StationProcessor(StatefulProcessor):
             links, keys, clock = cloudpickle.loads(self._packed)
             while len(_stations) >= max(_MOST, self._stations):
                 del _stations[next(iter(_stations))]
+                gc.unfreeze()  # its parts hold each other: they are to be found
             found = _stations[place] = Station(links, keys, number=number, stations=self._stations), clock
             keep_out_of_collection()
         return found
@@ -145,6 +148,21 @@ def run_station(
             outputMode="Append",
             timeMode="None",
         )
+
+
+def keep_survivors_out_of_collection() -> None:
+    """Have a worker of Spark's look at an object once only: what survives a collection stays.
+
+    Spark has its workers collect after every task. A station's pages are tens of thousands of objects, none of
+    which is in a cycle; between two tasks there is nothing of a task among what survives.
+    """
+    if TaskContext.get() is not None and _freeze not in gc.callbacks:
+        gc.callbacks.append(_freeze)
+
+
+def _freeze(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
 
 
 @contextlib.contextmanager
