@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.host.groups import encode_key
 from millrace.host.rows import IS_AHEAD
 from millrace.host.runner import Emission, Row, Runner, StreamTime
@@ -172,7 +173,7 @@ class MemoryHost:
             InputError: An event's input is not known.
         """
         newest, sequence, bare = self.newest, self._sequence, self._records
-        encode = self._encode
+        encode, reuses = self._encode, self.runner.process.object_reuse
         by_key: dict[Key, list[Row]] = {}
         for key, event_time, event, *named in events:
             if bare and not self._marks:
@@ -181,7 +182,8 @@ class MemoryHost:
                 cause = None if bare else f"memory:0:{sequence}"
                 sequence += 1
                 try:
-                    row = Row(event_time, encode(event, *named), cause, event)
+                    raw = encode(event, *named)
+                    row = Row(event_time, raw, cause, self._as_read(raw, event) if reuses else event)
                 except (UnicodeEncodeError, RecursionError) as error:  # no JSON text could say it
                     raw = ascii(event).encode()
                     self.runner.dead_letter("malformed", "decode", error, raw, cause, event_time=event_time)
@@ -195,6 +197,13 @@ class MemoryHost:
                 newest = event_time
         self._sequence, self.newest = sequence, newest
         return {encode_key((k,) if isinstance(k, str) else tuple(k)): rows for k, rows in by_key.items()}
+
+    def _as_read(self, raw: bytes, event: Any) -> Any:
+        """Return an event as its source gives it, with a float where one is declared; or as it is."""
+        try:
+            return self.decode(raw)
+        except NOT_JSON:
+            return event
 
     def follow(self, before: MemoryHost) -> None:
         """Be as far behind the watermark as the process before it in a chain."""

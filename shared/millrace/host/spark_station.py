@@ -153,8 +153,8 @@ def run_station(
 def keep_survivors_out_of_collection() -> None:
     """Have a worker of Spark's look at an object once only: what survives a collection stays.
 
-    Spark has its workers collect after every task. A station's pages are tens of thousands of objects, none of
-    which is in a cycle; between two tasks there is nothing of a task among what survives.
+    Spark has its workers collect after every task. A station's pages are tens of thousands of objects, none
+    of which is in a cycle; between two tasks there is nothing of a task among what survives.
     """
     if TaskContext.get() is not None and _freeze not in gc.callbacks:
         gc.callbacks.append(_freeze)
