@@ -37,6 +37,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     # Every field of a session is a sum, a least, a greatest or a set, and a row that an event of an earlier
     # time changes is written again: what stands in the tables in the end hangs on the events alone.
     order = arrival(corrects=True)
+    object_reuse = True
     inputs: ClassVar = INPUTS
     known = value_state(Known, ttl=days(395))
     erased = value_state(Suppressed, ttl=SUPPRESSED)

@@ -113,7 +113,8 @@ class Runner:
         decode: Makes an event from the original bytes of its row; ``None`` where rows have none and
             events do not change.
         identify: Whether records get identities.
-        bare: Outputs whose records are left as they are: nobody can change them, and they stay here.
+        bare: Output → classes of its records that are left as they are: nobody can change them, and they
+            stay here.
     """
 
     def __init__(
@@ -123,16 +124,16 @@ class Runner:
         encode: Callable[[Any], Any],
         decode: Callable[[Any], Any] | None = None,
         identify: bool = True,
-        bare: Collection[str] = (),
+        bare: Mapping[str, Collection[type]] | None = None,
     ) -> None:
         check_process(process)
         self.process = copy.copy(process)
         self.layout = EntryLayout(kept_states(process), owner=process.name)
         self.emissions: list[Emission] = []
         self._encode = encode
-        self._bare = frozenset(bare)
-        #: What makes the payload of a record of ``main``.
-        self._encode_main = _as_it_is if "main" in self._bare else encode
+        #: Output → what makes the payload of its records, where some are left as they are; so of ``main``.
+        self._encodes = {output: _but_for(classes, encode) for output, classes in (bare or {}).items()}
+        self._encode_main = self._encodes.get("main", encode)
         self._decode = decode
         self._cursor = Cursor()
         for spec in process.states:
@@ -306,7 +307,7 @@ class Runner:
     def _emissions_of(self, done: Batch[Any], together: BatchCall) -> list[Emission]:
         made: list[Emission] = []
         for output, records, of in done.emitted:
-            encode = _as_it_is if output in self._bare else self._encode
+            encode = self._encodes.get(output, self._encode)
             if output not in self._outputs:
                 raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
             common = [common_of(self._stored, key) for key in together.keys]
@@ -973,7 +974,7 @@ class Runner:
         found = None
         if cause is not None:
             found = event_id(self._common, cause, self._outputs[output], index, revision)
-        payload = record if output in self._bare else self._encode(record)
+        payload = self._encodes.get(output, self._encode)(record)
         at = self._ctx.event_time
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
@@ -1053,8 +1054,14 @@ class _TimerBetween(BaseException):
     """A timer is due between two events of a key: no process is to catch it."""
 
 
-def _as_it_is(record: Any) -> Any:
-    return record
+def _but_for(classes: Collection[type], encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what leaves records of some classes as they are, and encodes the others."""
+    left = frozenset(classes)
+
+    def encode_others(record: Any) -> Any:
+        return record if record.__class__ in left else encode(record)
+
+    return encode_others
 
 
 def _on_time(rows: Sequence[Row], watermark: int) -> bool:

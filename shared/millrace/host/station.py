@@ -394,17 +394,15 @@ class _RunningLink:
         self._name = process.name
         self._labels = group_labels(link.key_groups)
         self._names = link.names
-        #: Outputs whose records nobody reads as JSON.
+        #: Output → classes of records that nobody reads as JSON.
         bare = {
-            output
+            output: frozenset.intersection(*(to.reused for to in takers))
             for output, takers in link.onward.items()
-            if output not in link.names and all(to.reused for to in takers)
+            if output not in link.names
         }
         self._runner = Runner(process, encode=msgspec.json.encode, decode=link.events.event, bare=bare)
         self._intake = Intake(process, link.events, self._runner, forwards=not last, refuses=refuses)
-        self._onward = {
-            output: [_Taker(to, output in bare) for to in takers] for output, takers in link.onward.items()
-        }
+        self._onward = {output: [_Taker(to) for to in takers] for output, takers in link.onward.items()}
         self._uses_ticks = process.needs_ticks()
         self._has_broadcast = process.keeps_broadcast()
         self._clock = ClockState()
@@ -595,11 +593,10 @@ class _Taker:
 
     Args:
         to: Who takes what.
-        bare: Whether the records come as they are.
     """
 
-    def __init__(self, to: Onward, bare: bool) -> None:
-        self.link, self._mark, self._reused = to.link, to.mark, to.reused if bare else None
+    def __init__(self, to: Onward) -> None:
+        self.link, self._mark = to.link, to.mark
         self._reader = KeyTimes(to.keys, ("", int), 1)
         self._names = [name for name, _ in to.keys]
         self._key_of: dict[type, Callable[[Any], str]] = {}
@@ -608,15 +605,15 @@ class _Taker:
         self, records: list[Emission]
     ) -> Iterator[tuple[Sequence[str | None], InputChunk | Handed, list[str]]]:
         """Yield the records with their keys by this link, and with those that emitted them."""
-        if self._reused is None:
-            yield self._as_json(records)
-            return
         written: list[Emission] = []
         keys: list[str] = []
         handed: list[Emission] = []
         for record in records:
             payload = record.payload
             kind = payload.__class__
+            if kind is bytes:
+                written.append(record)
+                continue
             try:
                 key_of = self._key_of.get(kind) or self._reader_of(kind)
                 keys.append(key_of(payload))
@@ -632,8 +629,6 @@ class _Taker:
             yield self._as_json(written)
 
     def _reader_of(self, kind: type) -> Callable[[Any], str]:
-        if kind not in self._reused:  # type: ignore[operator]
-            raise KeyingError(f"a {kind.__name__} is none of what is emitted")
         reader = self._key_of[kind] = key_reader(kind, self._names)
         return reader
 
@@ -697,8 +692,8 @@ def outputs_of_links(
 
 
 def _reused(owner: KeyedProcess[Any, Any], emitted: Any, wanted: Any) -> frozenset[type]:
-    """Return the classes of records that go on as they are; none where they are to be read anew."""
-    if not owner.object_reuse or changeable_in(emitted):
+    """Return the classes of records that may go on as they are."""
+    if not owner.object_reuse:
         return frozenset()
     emits, reads = ({struct.cls for struct in structs_of(tp)} for tp in (emitted, wanted))
-    return frozenset(emits) if emits <= reads else frozenset()
+    return frozenset(of for of in emits & reads if not changeable_in(of))

@@ -133,7 +133,16 @@ class Other(msgspec.Struct, frozen=True, tag="other"):
     more: tuple[str, ...] = ()
 
 
-Records = Item | Other
+class Changing(msgspec.Struct, tag="changing"):
+    """Whoever takes it may change it, and whoever emits it does."""
+
+    a: str
+    b: int | None
+    at: int
+    way: str = ""
+
+
+Records = Item | Other | Changing
 
 
 class Step(KeyedProcess[Records, Records]):
@@ -145,10 +154,15 @@ class Step(KeyedProcess[Records, Records]):
 
     def process(self, event: Records, ctx: Context) -> None:
         self.seen.value += 1
+        if isinstance(event, Changing):
+            event.way += "~"
         count = 0 if event.b is None else event.b + 1
         here = f"{event.way}>{self.name}[{ctx.key}]{ctx.input or ''}{self.seen.value}"
-        kind = Other if count % 5 == 4 else Item
-        ctx.emit(kind(event.a, count or None, event.at, here))
+        kind = (Item, Item, Other, Changing)[count % 4]
+        emitted = kind(event.a, count or None, event.at, here)
+        ctx.emit(emitted)
+        if isinstance(emitted, Changing):
+            emitted.way += "?"
         if count % 3 == 2:
             ctx.output(self.aside, kind(event.a, count, event.at, here + "!"))
         if count % 7 == 6:
