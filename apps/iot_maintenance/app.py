@@ -93,7 +93,7 @@ app = App(
         "reading.v3": Reading,
         "status.v3": Status,
         "part_count.v1": PartCount,
-        "maintenance.v2": Maintenance,
+        "maintenance.v3": Maintenance,
         "machine_error.v1": MachineError,
         "equipment.v3": Equipment,
         "heartbeat.v2": Heartbeat,

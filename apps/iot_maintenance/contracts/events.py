@@ -116,7 +116,7 @@ class PartCount(msgspec.Struct, frozen=True, gc=False):
     absolute: bool = False
 
 
-class Maintenance(msgspec.Struct, frozen=True, gc=False):
+class Maintenance(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A component was replaced; its age begins at zero.
 
     Attributes:
@@ -126,6 +126,8 @@ class Maintenance(msgspec.Struct, frozen=True, gc=False):
         kind: ``scheduled``, or ``corrective`` after a failure.
         duration_ms: How long the work took, ms.
         event_time_ms: When it was done.
+        failed_ms: When the machine failed, of what is corrective. Unless it is given, the monitor adds when
+            the machine's status turned to broken before the work was done, else when the work began.
     """
 
     maintenance_id: Identifier
@@ -134,6 +136,7 @@ class Maintenance(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: EventTime
     kind: Literal["scheduled", "corrective"]
     duration_ms: Duration
+    failed_ms: EventTime | None = None
 
 
 class MachineError(msgspec.Struct, frozen=True, gc=False):

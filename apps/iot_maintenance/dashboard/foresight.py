@@ -9,6 +9,7 @@ from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Cell, Column, Offer, Series, Table, TimeSeries, Tone, View
 from millrace_apps.iot_maintenance.dashboard.fleet import crossings, fleet, life_text, merged, order_text
 from millrace_apps.iot_maintenance.dashboard.work import order_offers
+from millrace_apps.iot_maintenance.foresight.failures import REPAIR_COLUMNS, failures_of, is_broken
 from millrace_apps.iot_maintenance.processes.orders import open_orders_of, orders_over
 
 if TYPE_CHECKING:
@@ -151,16 +152,19 @@ class Right(NamedTuple):
 def judged_lives(lives: pd.DataFrame, repairs: pd.DataFrame) -> pd.DataFrame:
     """Return forecasts of lives that have ended, with ``truth_h``, ``error_h``, ``inside``, ``failed_ms``.
 
+    Those of machines that were broken are left out.
+
     Args:
         lives: Rows of ``remaining_life``.
         repairs: Rows of ``maintenance``; those that were corrective end a life.
     """
     import pandas as pd
 
-    ends = repairs[repairs["kind"] == "corrective"][["machine_id", "event_time_ms"]].drop_duplicates()
-    ends = ends.rename(columns={"event_time_ms": "failed_ms"}).sort_values("failed_ms")
+    failures = failures_of(repairs)
+    ends = failures[["machine_id", "failed_ms"]].drop_duplicates().sort_values("failed_ms")
+    ran = lives[~is_broken(lives["machine_id"], lives["event_time_ms"], failures)]
     found = pd.merge_asof(
-        lives.sort_values("event_time_ms"), ends, left_on="event_time_ms", right_on="failed_ms",
+        ran.sort_values("event_time_ms"), ends, left_on="event_time_ms", right_on="failed_ms",
         by="machine_id", direction="forward", allow_exact_matches=False,
     )  # fmt: skip
     found = found[found["failed_ms"].notna()].copy()
@@ -174,6 +178,8 @@ def judged_lives(lives: pd.DataFrame, repairs: pd.DataFrame) -> pd.DataFrame:
 def judged_risks(risks: pd.DataFrame, repairs: pd.DataFrame, newest_ms: int) -> pd.DataFrame:
     """Return the risks whose horizon is over, with ``failed``: whether the component did within it.
 
+    Those of machines that were broken are left out.
+
     Args:
         risks: Rows of ``risks``.
         repairs: Rows of ``maintenance``.
@@ -182,8 +188,9 @@ def judged_risks(risks: pd.DataFrame, repairs: pd.DataFrame, newest_ms: int) -> 
     import pandas as pd
 
     over = risks["event_time_ms"] + risks["horizon_h"] * _HOUR_MS <= newest_ms
-    ends = repairs[repairs["kind"] == "corrective"][["machine_id", "component", "event_time_ms"]]
-    ends = ends.drop_duplicates().rename(columns={"event_time_ms": "failed_ms"}).sort_values("failed_ms")
+    failures = failures_of(repairs)
+    over &= ~is_broken(risks["machine_id"], risks["event_time_ms"], failures)
+    ends = failures[["machine_id", "component", "failed_ms"]].drop_duplicates().sort_values("failed_ms")
     found = pd.merge_asof(
         risks[over].sort_values("event_time_ms"), ends, left_on="event_time_ms", right_on="failed_ms",
         by=["machine_id", "component"], direction="forward", allow_exact_matches=False,
@@ -207,7 +214,7 @@ def _quality(data: AppData) -> tuple[list[Right], pd.DataFrame | None]:
     repairs = data.table("maintenance")
     if repairs is None or not repairs.rows:
         return [], None
-    ended = repairs.all(("machine_id", "component", "event_time_ms", "kind")).to_pandas()
+    ended = repairs.all(REPAIR_COLUMNS).to_pandas()
     found: list[Right] = []
     judged = None
     if lives is not None and lives.rows:

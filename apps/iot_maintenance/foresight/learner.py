@@ -13,6 +13,12 @@ from millrace.models.learner import AppModel, Learner, Question
 from millrace.models.tables import CannotTrain, TrainingTables
 from millrace.time import ms
 from millrace.time.durations import parse_duration
+from millrace_apps.iot_maintenance.foresight.failures import (
+    LATER_COLUMNS,
+    REPAIR_COLUMNS,
+    failures_of,
+    is_broken,
+)
 from millrace_apps.iot_maintenance.foresight.models import (
     LIFE_NAME,
     LIFE_READER,
@@ -38,7 +44,6 @@ READING_COLUMNS: Final = (
     "machine_id", "kind", "status", "quantity", "point", "value", "quality", "revision", "late",
     "event_time_ms",
 )  # fmt: skip
-MAINTENANCE_COLUMNS: Final = ("machine_id", "component", "event_time_ms", "kind")
 _RISK, _LIFE, _NORMAL = "risk", "life", "normal"
 #: Intervals are judged by failures that came within so long after them, h.
 _FAILS_WITHIN_H: Final = 24.0
@@ -49,7 +54,8 @@ class Read(NamedTuple):
 
     Attributes:
         steps: Rows of ``machine_features``, by machine and time.
-        failures: Rows of ``maintenance`` that were corrective.
+        failures: Rows of ``maintenance`` that were corrective, with ``failed_ms``: from then until
+            ``event_time_ms`` the machine was broken.
     """
 
     steps: pd.DataFrame
@@ -63,11 +69,20 @@ class Read(NamedTuple):
     def between(self, since_ms: int, upto_ms: int) -> Read:
         """Return the steps after a time and up to another, with the failures known by the latter."""
         at = self.steps["event_time_ms"]
-        known = self.failures[self.failures["event_time_ms"] <= upto_ms]
-        return Read(self.steps[(at > since_ms) & (at <= upto_ms)], known)
+        return Read(self.steps[(at > since_ms) & (at <= upto_ms)], self.failures).known(upto_ms)
+
+    def known(self, at_ms: int) -> Read:
+        """Return the same with the failures known by a time (ms): a failure is when its repair is done."""
+        return self._replace(failures=self.failures[self.failures["event_time_ms"] <= at_ms])
+
+    def running(self) -> Read:
+        """Return the same without the steps in which a machine was broken: they say nothing of a failure."""
+        steps = self.steps
+        broken = is_broken(steps["machine_id"], steps["event_time_ms"], self.failures)
+        return self._replace(steps=steps[~broken])
 
     def lives(self, inputs: tuple[str, ...] | None = None) -> tuple[Examples, npt.NDArray[np.int64]]:
-        """Return the steps of lives that have ended, and when they were.
+        """Return the steps of lives that have ended, and when they were; a life ends when the machine fails.
 
         Args:
             inputs: The features to take; ``None``: all.
@@ -76,13 +91,12 @@ class Read(NamedTuple):
             CannotTrain: No life has ended.
         """
         ends: dict[str, list[int]] = {}
-        for machine, at in sorted(
-            zip(self.failures["machine_id"], self.failures["event_time_ms"], strict=True)
-        ):
+        for machine, at in sorted(zip(self.failures["machine_id"], self.failures["failed_ms"], strict=True)):
             ends.setdefault(machine, []).append(int(at))
         rows, left, life, times = [], [], [], []
         number: dict[tuple[str, int], int] = {}
-        columns = (self.steps[name].tolist() for name in ("machine_id", "event_time_ms", "features"))
+        steps = self.running().steps
+        columns = (steps[name].tolist() for name in ("machine_id", "event_time_ms", "features"))
         for machine, at, features in zip(*columns, strict=True):
             of = np.asarray(ends.get(machine, ()), dtype=np.int64)
             place = int(np.searchsorted(of, at, side="right"))
@@ -107,7 +121,7 @@ class Read(NamedTuple):
         found = {}
         for component, rows in self.failures.groupby("component"):
             truth = np.zeros(len(at), dtype=bool)
-            for machine, end in zip(rows["machine_id"], rows["event_time_ms"], strict=True):
+            for machine, end in zip(rows["machine_id"], rows["failed_ms"], strict=True):
                 truth |= (machines == machine) & (at < end) & (at >= end - horizon_ms)
             found[str(component)] = truth
         return found
@@ -122,11 +136,11 @@ def read_tables(tables: TrainingTables) -> Read:
     steps = tables.read("machine_features", FEATURE_COLUMNS)
     if steps.empty:
         raise CannotTrain("the table machine_features has no rows: run the app first")
-    repairs = tables.find("maintenance", MAINTENANCE_COLUMNS)
+    repairs = tables.find("maintenance", REPAIR_COLUMNS, optional=LATER_COLUMNS)
     if repairs is None:
         raise CannotTrain("there is no table maintenance: nothing has been repaired yet")
     steps = steps.sort_values(["machine_id", "event_time_ms"], ignore_index=True)
-    return Read(steps, repairs[repairs["kind"] == "corrective"].reset_index(drop=True))
+    return Read(steps, failures_of(repairs))
 
 
 def ms_of(text: str) -> int:
@@ -156,7 +170,7 @@ def judged(question: Question) -> Judged:
         return Judged(truth, scores[0], scores[1], groups, "steps", "lives")
     horizon = int(float(two[1].about.get("horizon_h", 24.0)) * HOUR_MS)
     part = read.between(since, now - max(horizon, ms_of(question.label_delay)))
-    known = Read(part.steps, read.failures[read.failures["event_time_ms"] <= now])
+    known = Read(part.steps, read.failures).known(now).running()
     fails = known.fails(horizon)
     both = sorted(set(components_of(two[0].inputs)) & set(components_of(two[1].inputs)))
     machines = known.steps["machine_id"].to_numpy()
@@ -176,7 +190,7 @@ def _judged_normal(question: Question) -> Judged:
 
     tables, two = question.workshop.tables(), (question.champion, question.challenger)
     readings = tables.read("readings", READING_COLUMNS)
-    repairs = tables.find("maintenance", MAINTENANCE_COLUMNS)
+    repairs = tables.find("maintenance", REPAIR_COLUMNS, optional=LATER_COLUMNS)
     now = time_of(question.as_of, int(readings["event_time_ms"].max()))
     since, horizon = max(model.trained_until_ms for model in two), int(_FAILS_WITHIN_H * HOUR_MS)
     upto = now - max(horizon, ms_of(question.label_delay))
@@ -184,17 +198,19 @@ def _judged_normal(question: Question) -> Judged:
     rows = [dict(one) for one in readings[(at > since) & (at <= upto)].to_dict("records")]
     every = int(two[1].about.get("interval_ms", 60_000))
     charts = [charts_of(model) for model in two]
-    ends: dict[str, list[int]] = {}
+    spans: dict[str, list[tuple[int, int]]] = {}
     if repairs is not None:
-        for row in repairs[repairs["kind"] == "corrective"].to_dict("records"):
-            ends.setdefault(str(row["machine_id"]), []).append(int(row["event_time_ms"]))
+        for row in failures_of(repairs).to_dict("records"):
+            spans.setdefault(str(row["machine_id"]), []).append((row["failed_ms"], row["event_time_ms"]))
     truth, machines = [], []
     shares: tuple[list[float], list[float]] = ([], [])
     for (kind, machine, pane), (regime, values) in sorted(intervals(rows, every).items()):
-        both = [_share(of.get(kind), regime, values) for of in charts]
+        both = [_share(one.get(kind), regime, values) for one in charts]
         if both[0] is not None and both[1] is not None:
-            end = (pane + 1) * every
-            truth.append(any(end < failed <= end + horizon for failed in ends.get(machine, ())))
+            end, of = (pane + 1) * every, spans.get(machine, ())
+            if any(failed <= end < done for failed, done in of):
+                continue
+            truth.append(any(end < failed <= end + horizon for failed, _ in of))
             machines.append(machine)
             for found, share in zip(shares, both, strict=True):
                 found.append(share / (1 + share) if share is not None else 0.0)

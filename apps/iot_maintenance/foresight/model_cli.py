@@ -137,8 +137,8 @@ def _risk(read: Read, now: int, delay: int, horizon: int, seed: int, tables: Map
     from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION
     from millrace_apps.iot_maintenance.foresight.training import RISK, learn_risk, matrix_of, named
 
-    steps = read.between(-1, now - delay).steps
-    part = Read(steps, read.failures[read.failures["event_time_ms"] <= now])
+    part = Read(read.between(-1, now - delay).steps, read.failures).known(now).running()
+    steps = part.steps
     if steps.empty:
         raise CannotTrain("of no step is it known yet whether a component failed after it")
     rows = [dict(features) for features in steps["features"]]

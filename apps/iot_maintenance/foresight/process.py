@@ -55,8 +55,8 @@ class Looking:
 class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, MachineFeatures]):
     """Keeps what each machine has been like, and says at the end of each step what is ahead of it.
 
-    What is late is in no statistic. A corrective maintenance ends a life: it says what was true of the
-    forecasts before it, and a new life begins.
+    What is late is in no statistic. A corrective maintenance ends a life: it says when the machine failed,
+    and so what was true of the forecasts before that; a new life begins when it is done.
 
     Args:
         looking: How far and by what.
@@ -176,7 +176,9 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
                 machine, _fleet(life), at, told.hours, told.spread, told.ceiling, told.version, *worst
             ),
         )
-        awaited = life.awaited
+        awaited, around = life.awaited, self.around.value
+        if around is not None and self._regime(around) == "failed":
+            return  # what has failed already says nothing of how right forecasts are
         if not awaited or at - awaited[-1].at >= _APART * self._l.every_ms:
             awaited.append(Awaited(at, told.hours))
             del awaited[:-_AWAITED]
@@ -193,14 +195,15 @@ class Foresight(Alarming[Maintenance | EnrichedReading | Action | Standing, Mach
         life, at = self.life.value, ctx.event_time
         if life is None or at <= life.begun:
             return
+        failed = at if event.failed_ms is None else event.failed_ms
         levels = []
         calibration = None if self._l.forecaster is None else self._l.forecaster.calibration()
         if calibration is not None:
             for one in life.awaited:
-                truth = (at - one.at) / _HOUR_MS
+                truth = (failed - one.at) / _HOUR_MS
                 if 0.0 < truth < calibration.ceiling:
                     levels.append(level_of(calibration.spread(one.hours), truth, calibration.ceiling))
-        ctx.output(self.truths, LifeTruth(ctx.key, _fleet(life), at, event.component, levels))
+        ctx.output(self.truths, LifeTruth(ctx.key, _fleet(life), failed, event.component, levels))
         life.begun, life.points, life.awaited = at, {}, []
 
 

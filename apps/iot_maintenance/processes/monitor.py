@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
+import msgspec
+
 from millrace import BroadcastContext, Context, Timer
 from millrace.parts.contents import digest_of
 from millrace.rules import apply_rule
@@ -69,6 +71,18 @@ def _identity(event: Fact) -> str:
     if isinstance(event, Maintenance):
         return f"m{event.maintenance_id}"
     return f"e{event.error_id}" if isinstance(event, MachineError) else f"q{event.event_time_ms}"
+
+
+def _with_failure(event: Maintenance, machine: Machine) -> Maintenance:
+    """Return a replacement with when its machine failed, if it did."""
+    done = event.event_time_ms
+    if event.kind != "corrective":
+        failed = None
+    elif event.failed_ms is None:
+        failed = max(machine.breakdowns.begin_of(done, event.duration_ms), 0)
+    else:
+        failed = min(event.failed_ms, done)
+    return msgspec.structs.replace(event, failed_ms=failed)
 
 
 def _is_of(part: RowPart, subject: str) -> bool:
@@ -436,7 +450,7 @@ class MachineMonitor(Registering):
             if isinstance(event, Equipment):
                 self._register(event, machine, now, ctx)
             elif isinstance(event, Maintenance):
-                ctx.output(self.replaced, event)
+                ctx.output(self.replaced, _with_failure(event, machine))
                 self._replaced(event, now, ctx)
             return True
         what = f"{ctx.input}: this has come before"

@@ -21,7 +21,9 @@ class Producing(Ordered):
         if not shift.has_counts:
             self._made(shift, machine, event.produced, event.rejected, ctx)
         shift.change(ctx.event_time, event.status, regimes)
-        if regimes(event.status) is None:
+        regime = regimes(event.status)
+        machine.breakdowns.turn(ctx.event_time, regime)
+        if regime is None:
             asset = self.asset.value
             if asset is None or event.status not in asset.words:
                 self._doubt("unknown_status", event.status, ctx)

@@ -12,6 +12,7 @@ from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.contracts.signals import Fact
 from millrace_apps.iot_maintenance.processes.quality import Fault, Quality, Sensor
 from millrace_apps.iot_maintenance.processes.shifts import ShiftState
+from millrace_apps.iot_maintenance.state.breakdowns import Breakdowns
 from millrace_apps.iot_maintenance.state.past import DAY_MS, Known, Past
 from millrace_apps.iot_maintenance.state.running import Running
 
@@ -147,6 +148,7 @@ class Machine(msgspec.Struct, array_like=True):
         watch_at: When its sensors are next looked for, ms.
         tidy_at: When it is next swept, ms.
         registered: What is known of its registration: one of the constants below.
+        breakdowns: When it broke down last.
     """
 
     past: Past = msgspec.field(default_factory=Past)
@@ -161,6 +163,7 @@ class Machine(msgspec.Struct, array_like=True):
     watch_at: int = NEVER
     tidy_at: int = NEVER
     registered: int = UNASKED
+    breakdowns: Breakdowns = msgspec.field(default_factory=Breakdowns)
 
     def learn(self, event: Fact) -> bool:
         """Take a fact; return whether it is news."""

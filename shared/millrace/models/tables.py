@@ -51,12 +51,12 @@ class TrainingTables:
         self.versions[name] = read
         return found
 
-    def find(self, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
+    def find(self, name: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pd.DataFrame | None:
         """Read columns of a table as :meth:`read` does; ``None``: there is no such table."""
         from deltalake import DeltaTable
 
         there = name in self._wanted or DeltaTable.is_deltatable(str(self.folder / name))
-        return self.read(name, columns) if there else None
+        return self.read(name, columns, optional=optional) if there else None
 
     def check_wanted(self) -> None:
         """Refuse versions of tables that were asked for and not read.
