@@ -1,8 +1,8 @@
 """The model that the iot demo foresees failures with, learned on worlds of other seeds by the app's learning.
 
 ``python -m millrace_apps.benchmarks.iot_demo_models`` writes ``apps/iot_maintenance/demo_models``. Six worlds
-of a minute, at six hours of the day, of a hundred machines each; a failure is booked when it happens, where
-the demo's own maintenance is hours of a machine's life later, when its minute is nearly over.
+of a minute, at six hours of the day, of a hundred machines each; failures are those of the ledger, where the
+demo's own maintenance is hours of a machine's life later, when its minute is nearly over.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from millrace_apps.benchmarks.iot_world import World, profile, run_world
 from millrace_apps.iot_maintenance import demo
 from millrace_apps.iot_maintenance.evaluation.demo_causes import degradations
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
+from millrace_apps.iot_maintenance.foresight.failures import failures_of
 from millrace_apps.iot_maintenance.foresight.learner import HOUR_MS, Read
 from millrace_apps.iot_maintenance.foresight.models import FEATURES_VERSION, RISK_NAME
 from millrace_apps.iot_maintenance.foresight.training import Boosting, RiskModel, learn_risk, matrix_of, named
@@ -33,6 +34,8 @@ WORLDS: Final = ((911, 10), (912, 2), (913, 15), (914, 21), (915, 7), (916, 12))
 _MACHINES: Final = 100
 #: How soon a component is to fail: three quarters of an hour of a machine's life.
 HORIZON_MS: Final = 15_000
+#: Steps end so long after the last event at most, ms.
+_DRAINED_MS: Final = 60_000
 #: Few trees, so that the file is small.
 HOW: Final = Boosting(rounds=20, rate=0.2, leaves=4, least=5, share=0.5)
 
@@ -46,7 +49,10 @@ def history() -> Iterator[World]:
 
 
 def read_of(worlds: Iterator[World] | list[World]) -> Read:
-    """Return steps and failures of worlds, as the tables of a plant have them."""
+    """Return steps and failures of worlds, as the tables of a plant have them.
+
+    What is not repaired when a world ends is broken until then.
+    """
     steps: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
     for number, world in enumerate(worlds):
@@ -57,19 +63,26 @@ def read_of(worlds: Iterator[World] | list[World]) -> Read:
             for truth in world.ledger.truths
             if "onset_ms" in truth.detail and "component" in truth.detail
         }
+        repaired = {
+            (row["machine_id"], row["failed_ms"]): row["event_time_ms"]
+            for row in world.tables["maintenance"] if row["kind"] == "corrective"
+        }  # fmt: skip
+        last = world.ledger.summary.last_event_time_ms or 0
         failures += [
             {"machine_id": f"{number}.{one.machine}", "component": components[one.machine, one.begin],
-             "event_time_ms": one.end, "kind": "corrective"}
+             "event_time_ms": repaired.get((one.machine, one.end), max(last, one.end) + _DRAINED_MS),
+             "kind": "corrective", "failed_ms": one.end}
             for one in degradations(world.ledger.truths) if one.fails
         ]  # fmt: skip
-    return Read(pd.DataFrame(steps), pd.DataFrame(failures))
+    return Read(pd.DataFrame(steps), failures_of(pd.DataFrame(failures)))
 
 
 def learned(read: Read) -> RiskModel:
     """Return the model that is learned of steps and failures, as ``millrace models iot train`` learns it."""
-    rows = [dict(features) for features in read.steps["features"]]
+    run = read.running()
+    rows = [dict(features) for features in run.steps["features"]]
     inputs = named(rows)
-    return learn_risk(matrix_of(rows, inputs), inputs, read.fails(HORIZON_MS), HOW)
+    return learn_risk(matrix_of(rows, inputs), inputs, run.fails(HORIZON_MS), HOW)
 
 
 def publish(made: RiskModel, folder: Path, facts: dict[str, Any]) -> int:

@@ -141,12 +141,21 @@ def test_only_open_orders_can_be_moved_or_cancelled(world: World) -> None:
 
 
 def next_failure(records: IotRecords, machine: str, at: int, component: str = "") -> int | None:
+    """When a machine broke next, before the work on it began."""
     ends = [
-        r.event_time_ms for r in records.repairs
-        if r.machine_id == machine and r.kind == "corrective" and r.event_time_ms > at
+        r.event_time_ms - r.duration_ms for r in records.repairs
+        if r.machine_id == machine and r.kind == "corrective" and r.event_time_ms - r.duration_ms > at
         and component in ("", r.component)
     ]  # fmt: skip
     return min(ends, default=None)
+
+
+def is_broken(records: IotRecords, machine: str, at: int) -> bool:
+    return any(
+        r.event_time_ms - r.duration_ms <= at < r.event_time_ms
+        for r in records.repairs
+        if r.machine_id == machine and r.kind == "corrective"
+    )
 
 
 def test_models_are_judged_by_the_failures_that_came_after(world: World) -> None:
@@ -154,13 +163,13 @@ def test_models_are_judged_by_the_failures_that_came_after(world: World) -> None
     lives: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for r in records.lives:
         end = next_failure(records, r.machine_id, r.event_time_ms)
-        if end is not None:
+        if end is not None and not is_broken(records, r.machine_id, r.event_time_ms):
             truth = min((end - r.event_time_ms) / HOUR, 72.0)
             lives[r.model].append((abs(truth - r.remaining_h), r.low_h <= truth <= r.high_h))
     newest = max(r.event_time_ms for r in [*records.risks, *records.repairs])  # type: ignore[attr-defined]
     risks: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
     for k in records.risks:
-        if k.event_time_ms + 24 * HOUR <= newest:
+        if k.event_time_ms + 24 * HOUR <= newest and not is_broken(records, k.machine_id, k.event_time_ms):
             end = next_failure(records, k.machine_id, k.event_time_ms, k.component)
             failed = end is not None and end - k.event_time_ms <= 24 * HOUR
             risks[k.model, k.component].append((k.probability, failed))
