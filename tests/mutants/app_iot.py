@@ -30,6 +30,7 @@ _SETTINGS: Final = f"{_TESTS}/test_quality_settings.py"
 _NOTIFY: Final = f"{_TESTS}/test_notifying.py"
 
 _AHEAD: Final = f"{_APP}/foresight"
+_FAILURES: Final = f"{_TESTS}/test_failures.py"
 _FORESEEN: Final = f"{_TESTS}/test_foresight.py"
 _REMAINING: Final = f"{_TESTS}/test_remaining_life.py"
 _EVALUATED: Final = f"{_TESTS}/test_evaluate_foresight.py"
@@ -374,6 +375,62 @@ MUTANTS: Final = (
         'f"foresight.exports={MODELS.parent}")',
         "the demo's model is read",
         (_CHECKS,),
+    ),
+    Mutant(
+        "foresight: a machine that breaks while it is repaired has failed anew",
+        f"{_APP}/state/breakdowns.py",
+        'if regime == "failed" and not is_open:',
+        'if regime == "failed":',
+        "a failure is when the machine broke",
+        (f"{_FAILURES}::test_breakdowns_are_those_of_a_look_at_every_moment",),
+    ),
+    Mutant(
+        "foresight: a failure is when its repair is done",
+        f"{_APP}/processes/monitor.py",
+        "        failed = max(machine.breakdowns.begin_of(done, event.duration_ms), 0)\n",
+        "        failed = done\n",
+        "a failure is when the machine broke",
+        (f"{_FAILURES}::test_a_repair_says_when_the_machine_broke",),
+    ),
+    Mutant(
+        "foresight: forecasts are held to when the repair is done",
+        f"{_AHEAD}/process.py",
+        "                truth = (failed - one.at) / _HOUR_MS\n",
+        "                truth = (at - one.at) / _HOUR_MS\n",
+        "intervals are held to when machines broke",
+        (f"{_FAILURES}::test_forecasts_are_held_to_when_the_machine_broke",),
+    ),
+    Mutant(
+        "foresight: forecasts for a machine that is broken wait for its failure",
+        f"{_AHEAD}/process.py",
+        'if around is not None and self._regime(around) == "failed":',
+        "if False:",
+        "intervals are held to when machines broke",
+        (f"{_FAILURES}::test_forecasts_are_held_to_when_the_machine_broke",),
+    ),
+    Mutant(
+        "foresight: lives end when repairs are done",
+        f"{_AHEAD}/learner.py",
+        'zip(self.failures["machine_id"], self.failures["failed_ms"], strict=True)',
+        'zip(self.failures["machine_id"], self.failures["event_time_ms"], strict=True)',
+        "what is learned is what comes before a failure",
+        (f"{_FAILURES}::test_lives_and_labels_are_those_of_a_look_at_every_hour",),
+    ),
+    Mutant(
+        "foresight: labels are of when repairs are done",
+        f"{_AHEAD}/learner.py",
+        'zip(rows["machine_id"], rows["failed_ms"], strict=True)',
+        'zip(rows["machine_id"], rows["event_time_ms"], strict=True)',
+        "what is learned is what comes before a failure",
+        (f"{_FAILURES}::test_lives_and_labels_are_those_of_a_look_at_every_hour",),
+    ),
+    Mutant(
+        "foresight: steps of machines that are broken are learned from",
+        f"{_AHEAD}/learner.py",
+        "        return self._replace(steps=steps[~broken])\n",
+        "        return self\n",
+        "what is learned is what comes before a failure",
+        (f"{_FAILURES}::test_lives_and_labels_are_those_of_a_look_at_every_hour",),
     ),
     Mutant(
         "iot: a second sensor of a quantity is taken for the first",
