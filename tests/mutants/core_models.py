@@ -17,6 +17,30 @@ _COMMANDS: Final = (f"{_ROOM}/test_commands.py",)
 
 MUTANTS: Final = (
     Mutant(
+        "models: trees are read of files that hold anything",
+        f"{_CORE}/boosted_files.py",
+        "            if not _types(told) <= _KNOWN:\n",
+        "            if not _types(told):\n",
+        "types that nobody trusts are refused",
+        (f"{_ROOM}/test_boosted_files.py",),
+    ),
+    Mutant(
+        "models: any object is taken for a tree",
+        f"{_CORE}/boosted_files.py",
+        '    if f"{node[\'__module__\']}.{node[\'__class__\']}" != name:\n        raise _Other\n',
+        "",
+        "what is not as expected is left to skops",
+        (f"{_ROOM}/test_boosted_files.py",),
+    ),
+    Mutant(
+        "models: risks are read with all that learned them",
+        "apps/iot_maintenance/foresight/models.py",
+        "Risks.of, BOOSTED, light=trees_of)",
+        "Risks.of, BOOSTED)",
+        "workers load no scikit-learn",
+        (f"{_ROOM}/test_boosted_files.py::test_a_model_is_read_without_the_libraries_that_learned_it",),
+    ),
+    Mutant(
         "models: all versions have one file",
         f"{_CORE}/manifest.py",
         'return f"{self.sha256}.skops"',

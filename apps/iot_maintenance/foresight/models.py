@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millrace.models.boosted import BOOSTED, Boosted
+from millrace.models.boosted_files import trees_of
 from millrace.models.exports import CHAMPION, POLL_S, Exports
 from millrace.models.loading import LoadedModel, Reader
 from millrace.models.manifest import BrokenModel
@@ -23,8 +24,8 @@ ASKED: Final = "component="
 RISK_NAME: Final = "iot-risk"
 LIFE_NAME: Final = "iot-life"
 _MISSING: Final = float("nan")
-RISK_READER: Final = Reader("classifier", FEATURES_VERSION, Risks.of, BOOSTED)
-LIFE_READER: Final = Reader("regressor", FEATURES_VERSION, Boosted.of, BOOSTED)
+RISK_READER: Final = Reader("classifier", FEATURES_VERSION, Risks.of, BOOSTED, light=trees_of)
+LIFE_READER: Final = Reader("regressor", FEATURES_VERSION, Boosted.of, BOOSTED, light=trees_of)
 
 
 class ComponentRisks(NamedTuple):

@@ -69,6 +69,9 @@ class Reader:
             :class:`~millrace.models.manifest.BrokenModel` for what it does not know. A function of a module.
         trusted: Types that files may hold beside those that skops trusts.
         known: The features that there are; a model that takes others is refused. ``None``: any.
+        light: ``light(data)`` → what the predictor looks at of the estimator in a file, read without the
+            libraries that it is of; ``None`` where it does not know the file: it is read as others are. A
+            function of a module.
     """
 
     kind: Kind = "classifier"
@@ -76,6 +79,7 @@ class Reader:
     predictor: Callable[[Any, int], Predictor] = Forest.of
     trusted: tuple[str, ...] = TREES
     known: Collection[str] | None = None
+    light: Callable[[bytes], Any | None] | None = None
 
     def read(self, manifest: Manifest, data: bytes) -> LoadedModel:
         """Return the model that a file holds.
@@ -100,7 +104,10 @@ class Reader:
             raise BrokenModel(f"{which} takes {foreign[0]}, which the stream has not")
         check_bytes(manifest, data)
         try:
-            predictor = self.predictor(estimator_of(data, self.trusted), len(manifest.inputs))
+            model = None if self.light is None else self.light(data)
+            if model is None:
+                model = estimator_of(data, self.trusted)
+            predictor = self.predictor(model, len(manifest.inputs))
         except BrokenModel as error:
             raise BrokenModel(f"{which}: {error}") from error
         except Exception as error:  # of whatever stands in a file that is what it says it is
