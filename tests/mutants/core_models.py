@@ -33,14 +33,6 @@ MUTANTS: Final = (
         (f"{_ROOM}/test_boosted_files.py",),
     ),
     Mutant(
-        "models: risks are read with all that learned them",
-        "apps/iot_maintenance/foresight/models.py",
-        "Risks.of, BOOSTED, light=trees_of)",
-        "Risks.of, BOOSTED)",
-        "workers load no scikit-learn",
-        (f"{_ROOM}/test_boosted_files.py::test_a_model_is_read_without_the_libraries_that_learned_it",),
-    ),
-    Mutant(
         "models: all versions have one file",
         f"{_CORE}/manifest.py",
         'return f"{self.sha256}.skops"',
