@@ -296,7 +296,7 @@ def root(tmp_path: Path) -> Path:
     first = min(row["event_time_ms"] for row in found)
     failure = {
         "machine_id": found[0]["machine_id"], "component": "seal", "kind": "corrective",
-        "event_time_ms": first + 40 * HOUR,
+        "event_time_ms": first + 40 * HOUR, "duration_ms": 0,
     }  # fmt: skip
     write_deltalake(str(tmp_path / "tables" / "maintenance"), pd.DataFrame([failure]))
     return tmp_path
