@@ -27,7 +27,7 @@ MUTANTS: Final = (
     Mutant(
         "models: any object is taken for a tree",
         f"{_CORE}/boosted_files.py",
-        '    if f"{node[\'__module__\']}.{node[\'__class__\']}" != name:\n        raise _Other\n',
+        "    if f\"{node['__module__']}.{node['__class__']}\" != name:\n        raise _Other\n",
         "",
         "what is not as expected is left to skops",
         (f"{_ROOM}/test_boosted_files.py",),

@@ -59,15 +59,16 @@ def is_broken(machines: Any, at: Any, failures: pd.DataFrame) -> npt.NDArray[np.
         >>> is_broken(["m"] * 4, [4, 5, 7, 8], of).tolist()
         [False, True, True, False]
     """
-    names, times = np.asarray(machines), np.asarray(at, dtype=np.int64)
+    times = np.asarray(at, dtype=np.int64)
     found = np.zeros(len(times), dtype=bool)
-    spans: dict[str, list[tuple[int, int]]] = {}
+    names, place = np.unique(np.asarray(machines, dtype=object), return_inverse=True)
+    order = np.lexsort((times, place))
+    starts = np.searchsorted(place[order], np.arange(len(names) + 1))
+    where = {name: number for number, name in enumerate(names.tolist())}
     columns = (failures[name].tolist() for name in ("machine_id", "failed_ms", "event_time_ms"))
     for machine, failed, done in zip(*columns, strict=True):
-        spans.setdefault(machine, []).append((failed, done))
-    for machine in spans:
-        rows = np.flatnonzero(names == machine)
-        of = times[rows]
-        for failed, done in spans[machine]:
-            found[rows] |= (of >= failed) & (of < done)
+        if (number := where.get(machine)) is not None:
+            rows = order[starts[number] : starts[number + 1]]
+            first, last = np.searchsorted(times[rows], (failed, done))
+            found[rows[first:last]] = True
     return found
