@@ -1,4 +1,4 @@
-"""Mutants of state: what a failed callback leaves, lives and sweeps, versions, pages, sealing, keys."""
+"""Mutants of state: what a failed callback leaves, lives and sweeps, versions, pages, envelopes, keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `millrace bench w7` runs gives what its oracle says, and that is what a plain loop says."""
+"""What `bench pattern-matching` runs gives what its oracle says, and that is what a plain loop says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from millrace.host.memory import MemoryHost
 from millrace_apps.benchmarks.digest import digest
 from millrace_apps.benchmarks.inputs import Events, card_name, make_events
-from millrace_apps.benchmarks.matching import LARGE, SMALL, WITHIN_MS, expected, on_memory_host, process_of
+from millrace_apps.benchmarks.pattern_matching import (
+    LARGE,
+    SMALL,
+    WITHIN_MS,
+    expected,
+    on_memory_host,
+    process_of,
+)
 from millrace_apps.benchmarks.w1_job import Purchase
 
 

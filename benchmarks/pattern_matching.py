@@ -1,4 +1,4 @@
-"""`millrace bench w7`: the pattern `A B* C within 5 s`, strict, as in the pattern queries of Nexmark.
+"""`millrace bench pattern-matching`: `A B* C within 5 s`, strict, as in pattern queries of Nexmark.
 
 A is a small purchase of a card, B* are medium ones directly after each other, C is a large one. Spark has no
 pattern matching.

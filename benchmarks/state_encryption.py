@@ -1,4 +1,4 @@
-"""`millrace bench sealing`: what checksums and encryption of state cost the fraud process, without Spark."""
+"""`millrace bench state-encryption`: what checksums and encryption of state cost, without Spark."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _clocked(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]
     return clocked
 
 
-def sealing(sizes: Sizes) -> dict[str, Any]:
+def state_encryption(sizes: Sizes) -> dict[str, Any]:
     """Measure the fraud process over paged state: bare, with checksums, and encrypted.
 
     Args:
@@ -160,7 +160,7 @@ def _run(batches: list[Batch], wrap: Callable[[GroupBackend, int], GroupBackend]
 
 
 def _values(ring: Keyring) -> dict[str, float]:
-    """Return what sealing and unsealing one value of a size takes, µs."""
+    """Return what wrapping and unwrapping one value of a size takes, µs."""
     place, found = Place("bench", 1, "page", 7), {}
     for size in _VALUE_BYTES:
         data = os.urandom(size)

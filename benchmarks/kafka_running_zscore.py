@@ -1,4 +1,4 @@
-"""`millrace bench kafka-w1`: Kafka → durable state → Kafka, ours, Spark's aggregation, a plain loop."""
+"""`millrace bench kafka-running-zscore`: ours, Spark's aggregation and a plain loop, Kafka to Kafka."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Setting:
         return name
 
 
-def kafka_w1(sizes: Sizes, bootstrap: str | None) -> dict[str, Any]:
+def kafka_running_zscore(sizes: Sizes, bootstrap: str | None) -> dict[str, Any]:
     """Run all systems over the same topic and return their figures.
 
     Args:
