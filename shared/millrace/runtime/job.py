@@ -493,8 +493,10 @@ class Job:
             self._after_clock,
             self._after_reasons,
         )
-        records = self.settings.stream.driver_records
-        return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
+        records = self.settings.stream.driver_write_max_records
+        return Router(
+            small, large, driver_write_max_records=records, on_batch=self._after_batch, stop=self._stop
+        )
 
     def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
         self._ran = self._ran or bool(counts)

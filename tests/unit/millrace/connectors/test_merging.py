@@ -223,7 +223,7 @@ def test_the_large_writer_finds_the_tables_at_the_batch_before(tmp_path: Path) -
         return {}
 
     small = writer(tmp_path)
-    router = Router(small, SimpleNamespace(write=large), driver_records=1)
+    router = Router(small, SimpleNamespace(write=large), driver_write_max_records=1)
     router(batch(Session("a", 1, 1, 1), Session("b", 1, 1, 1)), 0)
     router(batch(Session("a", 1, 2, 1)), 1)
     assert found == [(1, {("a", 1): (1, 1), ("b", 1): (1, 1)})]
