@@ -74,7 +74,7 @@ class LabelRules(msgspec.Struct, frozen=True):
             total: Their sum.
 
         >>> rules = LabelRules()
-        >>> rules.is_high(60.0, 20.0, 100, 2_500.0), rules.is_high(600.0, 20.0, 100, 50_000.0)
+        >>> rules.is_high(70.0, 20.0, 100, 2_500.0), rules.is_high(600.0, 20.0, 100, 50_000.0)
         (True, False)
         """
         if self.high_amount is not None and amount > self.high_amount:
