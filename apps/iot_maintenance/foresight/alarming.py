@@ -29,7 +29,7 @@ from millrace_apps.iot_maintenance.processes.statuses import VOCABULARY, Regime,
 from millrace_apps.iot_maintenance.state.assets import UNREGISTERED, Standing, place_by_name
 
 if TYPE_CHECKING:
-    from millrace_apps.iot_maintenance.processes.watch import Monitoring
+    from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 
 #: Name of the timer of what alarms wait for.
 ALARMS: Final = "alarms"

@@ -121,7 +121,7 @@ class Monitoring:
     foresees: bool = False
 
 
-class Watch(KeyedProcess[Signal, EnrichedReading]):
+class LivenessMonitor(KeyedProcess[Signal, EnrichedReading]):
     """The state of a machine or a gateway, and the part of its monitor that listens for silence.
 
     Args:

@@ -137,7 +137,7 @@ class Held(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     quantity: int = 1
 
 
-class Known(msgspec.Struct, array_like=True, gc=False):
+class BrowserState(msgspec.Struct, array_like=True, gc=False):
     """What is kept of a browser.
 
     Attributes:
