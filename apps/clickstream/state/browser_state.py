@@ -6,7 +6,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
@@ -172,6 +172,8 @@ class BrowserState(msgspec.Struct, array_like=True, gc=False):
         held: What was done of which it is not settled by whom, in order of time.
         placed: The last mark up to which accounts have been told that they are there.
     """
+
+    __stored_as__: ClassVar[str] = "Known"
 
     consent: int = 0
     user_id: str | None = None

@@ -43,6 +43,8 @@ class RiderRequest(msgspec.Struct, array_like=True, gc=False):
         asked: The request as it came, JSON, while a mark may have to be set or taken off; else empty.
     """
 
+    __stored_as__: ClassVar[str] = "Known"
+
     region: str
     opens_ms: int
     waits_for: str

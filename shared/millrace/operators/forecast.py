@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -41,6 +41,8 @@ class ForecastState(msgspec.Struct, array_like=True):
         begun: The values so far, as long as there are too few to begin with.
         series: The series from then on.
     """
+
+    __stored_as__: ClassVar[str] = "Known"
 
     step: int
     begun: list[float | None] = []
