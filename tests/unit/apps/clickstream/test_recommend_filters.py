@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import UserError
-from millrace.inspect.committed import CommittedState
 from millrace.rules import PublishRule, Rule, SetRuleState
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant

@@ -11,10 +11,10 @@ import h3
 import msgspec
 import pytest
 
+from millrace.checkpoints.gathering import Entries, gathered, scattered
 from millrace.host.memory import LiveStore, MemoryHost
 from millrace.host.runner import Emission
 from millrace.inputs import event_decoder, event_encoder
-from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout, PendingRow
 from millrace.testing import TestDriver

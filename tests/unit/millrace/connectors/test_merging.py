@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from millrace.checkpoints.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
+from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.merging import MergeFailed, Merger, wait_for_merges, waiting_rows
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.connectors.upkeep import compact, vacuum
-from millrace.inspect.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
-from millrace.inspect.savepoints import SavepointError, _wait_for_merges
 from millrace.runtime.contract import owned
 from tests.cases import case_count
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch, rows
