@@ -1,8 +1,8 @@
 """Committed state of a checkpoint, read without an engine: of any process and key, while its query runs.
 
 A batch's state is in files that are written once (see :mod:`millrace.checkpoints.checkpoint`): for each
-partition a snapshot, tables of RocksDB, and the changelogs of the batches since. Both are read here as they are. Only
-what the checkpoint has committed counts: the names of a batch's files stand in its commit.
+partition a snapshot, tables of RocksDB, and the changelogs of the batches since. Both are read here as they
+are. Only what the checkpoint has committed counts: the names of a batch's files stand in its commit.
 
 A reader that lives on goes from batch to batch by the changelogs that have come, and begins with a newer
 snapshot when these have become long. What it reads of a snapshot is mapped into memory and stays readable
