@@ -1,4 +1,4 @@
-"""`millrace bench w8`: an alert for every silence of a card, one timer each; Spark's sessions beside."""
+"""`millrace bench absence-alerts`: one timer per silence of a card; Spark's sessions beside."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.dashboard.progress import offsets_of
 from millrace.errors import MillraceError
-from millrace.inspect.checkpoint import Checkpoint
 from millrace.kafka.broker import broker_or_embedded
 from millrace.runtime.apps import load_app, with_sent_times
 from millrace.runtime.commands import app_rows

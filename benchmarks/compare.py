@@ -117,8 +117,8 @@ def words(arguments: Sequence[str]) -> tuple[str, ...]:
         UserError: A quotation has no end.
 
     Example:
-        >>> words(["--set stream.driver_records=0", "--rows 5"])
-        ('--set', 'stream.driver_records=0', '--rows', '5')
+        >>> words(["--set stream.driver_write_max_records=0", "--rows 5"])
+        ('--set', 'stream.driver_write_max_records=0', '--rows', '5')
     """
     try:
         return tuple(word for argument in arguments for word in shlex.split(argument))

@@ -1,4 +1,4 @@
-"""`millrace bench w6`: drop repeats, then rank items per shop and minute; Spark's deduplication beside."""
+"""`millrace bench deduplication`: drop repeats, then rank items; Spark's deduplication beside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millrace bench w5`: as-of and interval join, Spark's own stream-stream join beside the latter."""
+"""`millrace bench stream-joins`: as-of and interval join, Spark's own beside the latter."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millrace import KeyedProcess
+from millrace.checkpoints.groups import StoredGroup
 from millrace.host.memory import MemoryHost
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.rows import Row
-from millrace.inspect.groups import StoredGroup
 from millrace.state.cells import encode
 from millrace.state.pages import PagedStore
 

@@ -17,6 +17,7 @@ import psutil
 from millrace.operations import report as files
 from millrace.runtime.redaction import redact_text
 from millrace_apps.benchmarks.machine import before, condition
+from millrace_apps.benchmarks.names import name_in_reports
 
 
 def machine() -> dict[str, Any]:
@@ -62,7 +63,7 @@ def write(
     command = redact_text(shlex.join(["millrace", *sys.argv[1:]]))
     date, on = datetime.now(UTC).isoformat(timespec="seconds"), machine()
     report = {
-        "benchmark": name,
+        "benchmark": name_in_reports(name),
         "date": date,
         "command": command,
         "configuration": dict(configuration),

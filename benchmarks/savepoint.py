@@ -70,8 +70,8 @@ def savepoint(sizes: Sizes) -> dict[str, Any]:
     Raises:
         BenchmarkFailed: What is restored is not what was kept.
     """
-    from millrace.inspect import savepoints
-    from millrace.inspect.checkpoint import Checkpoint
+    from millrace.checkpoints import savepoints
+    from millrace.checkpoints.checkpoint import Checkpoint
 
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
@@ -121,7 +121,7 @@ def _session(log: Path) -> Iterator[SparkSession]:
 def _fill(spark: SparkSession, root: Path, sizes: Sizes) -> None:
     from pyspark.sql import functions as F
 
-    from millrace.inspect.bootstrap import bootstrap
+    from millrace.checkpoints.bootstrap import bootstrap
 
     number = F.col("id")
     text = F.substring(F.repeat(F.md5(number.cast("string")), sizes.text // 32 + 1), 1, sizes.text)

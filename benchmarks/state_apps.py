@@ -320,7 +320,7 @@ def measure_histories(chain: PagedChain) -> dict[str, tuple[int, float]]:
 
 
 def payments(_cards: int) -> PagedChain:
-    """Return the stages of card and terminal, and the desk."""
+    """Return the stages of card and terminal, and decision."""
     from millrace_apps.fraud.processes.entity_stages import stages
 
     first, rest = stages(["terminal"])
@@ -347,8 +347,11 @@ def purchases(cards: int) -> Iterator[Event]:
 
 def measure_cards(chain: PagedChain) -> dict[str, tuple[int, float]]:
     """Return what is kept of customers, who have a card each, and of terminals."""
-    card, terminal, desk = map(entries_of, chain.paged)
-    return {"customer": (card.count, card.total + desk.total), "terminal": (terminal.count, terminal.total)}
+    card, terminal, decision = map(entries_of, chain.paged)
+    return {
+        "customer": (card.count, card.total + decision.total),
+        "terminal": (terminal.count, terminal.total),
+    }
 
 
 BENCHES: Final[dict[str, StateBench]] = {

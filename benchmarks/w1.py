@@ -1,4 +1,4 @@
-"""`millrace bench w1`: the running z-score by our process and by what Spark has in stock, side by side."""
+"""`millrace bench running-zscore`: by our process and by what Spark has in stock, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millrace bench w2`, `w3`, `w4`: tumbling, session and per-record windows, Spark's own beside ours."""
+"""`millrace bench tumbling-windows`, `session-windows`, `sliding-sums`: Spark's own beside ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millrace_apps.benchmarks.inputs import Events
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Job = Literal["w2", "w3", "w4"]
+Job = Literal["tumbling", "session", "sliding"]
 
 TUMBLING_MS = minutes(1)
 GAP_MS = seconds(10)
@@ -31,10 +31,10 @@ def process_of(job: Job) -> KeyedProcess[Any, Any]:
     from millrace.windows import count, lookback, session, sum_of, tumbling, window
     from millrace_apps.benchmarks.w1_job import Purchase
 
-    if job == "w4":
+    if job == "sliding":
         last = window(Purchase, lookback(LOOKBACK_MS, keep="id"), key="card")
         return last.aggregate(n=count(), total=sum_of("cents"))
-    kind = tumbling(TUMBLING_MS) if job == "w2" else session(GAP_MS)
+    kind = tumbling(TUMBLING_MS) if job == "tumbling" else session(GAP_MS)
     return window(Purchase, kind, key="card").aggregate(n=count(), total=sum_of("cents"))
 
 
@@ -45,7 +45,7 @@ def native(job: Job, events: DataFrame) -> DataFrame:
     timed = events.withColumn("ts", F.timestamp_millis("at")).withWatermark("ts", "1 milliseconds")
     kind = (
         F.window("ts", f"{TUMBLING_MS} milliseconds")
-        if job == "w2"
+        if job == "tumbling"
         else F.session_window("ts", f"{GAP_MS} milliseconds")
     )
     made = timed.groupBy(kind.alias("w"), "card").agg(F.count("*").alias("n"), F.sum("cents").alias("total"))
@@ -55,34 +55,36 @@ def native(job: Job, events: DataFrame) -> DataFrame:
 
 def expected(job: Job, events: Events) -> Digest:
     """Return the digest of what must come out."""
-    if job == "w4":
+    if job == "sliding":
         sums = oracles.lookback(events, LOOKBACK_MS)
         return digest(sums.id, sums.n, sums.total.astype(np.float64))
-    made = oracles.tumbling(events, TUMBLING_MS) if job == "w2" else oracles.sessions(events, GAP_MS)
+    made = oracles.tumbling(events, TUMBLING_MS) if job == "tumbling" else oracles.sessions(events, GAP_MS)
     return digest(made.card, made.start, made.end, made.n, made.total.astype(np.float64))
 
 
 def _case(job: Job, sizes: Sizes, kind: str) -> Case[Sizes]:
-    rivals = {} if job == "w4" else {"spark_native": partial(native, job)}
+    rivals = {} if job == "sliding" else {"spark_native": partial(native, job)}
     return Case(
         sizes,
         Sizes(60_000, keys=2_000, batches=3),
         on_purchases(
             {"process": partial(process_of, job)},
             partial(expected, job),
-            _LOOKBACK if job == "w4" else _WINDOW,
+            _LOOKBACK if job == "sliding" else _WINDOW,
             rivals,
-            lambda events: f"id < {len(events)}" if job == "w4" else f"{CARD} <= {int(events.card.max())}",
+            lambda events: (
+                f"id < {len(events)}" if job == "sliding" else f"{CARD} <= {int(events.card.max())}"
+            ),
         ),
         over(*(("process", rival) for rival in rivals)),
         lambda _: {"window": kind},
     )
 
 
-W2: Final = _case("w2", Sizes(2_000_000), f"tumbling {TUMBLING_MS} ms")
-W3: Final = _case("w3", Sizes(2_000_000), f"session, gap {GAP_MS} ms")
-W4: Final = _case(
-    "w4",
+TUMBLING_WINDOWS: Final = _case("tumbling", Sizes(2_000_000), f"tumbling {TUMBLING_MS} ms")
+SESSION_WINDOWS: Final = _case("session", Sizes(2_000_000), f"session, gap {GAP_MS} ms")
+SLIDING_SUMS: Final = _case(
+    "sliding",
     Sizes(1_000_000),
     f"per record, the last {LOOKBACK_MS} ms; Spark has no such operator on streams",
 )

@@ -34,7 +34,7 @@ class Status(msgspec.Struct):
     status: str
 
 
-class Known(msgspec.Struct):
+class ReadingWithStatus(msgspec.Struct):
     """A reading with the status that its machine had."""
 
     machine: str
@@ -44,15 +44,15 @@ class Known(msgspec.Struct):
     revision: int
 
 
-def known(reading: Reading, status: Status | None, match: Match) -> Known:
+def known(reading: Reading, status: Status | None, match: Match) -> ReadingWithStatus:
     """Return the joined record."""
     now = status.status if status is not None else None
-    return Known(reading.machine, reading.at, reading.celsius, now, match.revision)
+    return ReadingWithStatus(reading.machine, reading.at, reading.celsius, now, match.revision)
 
 
 #: A status is valid for a day at most, and may come up to ten minutes late.
 with_status = asof_join(
-    left=Reading, right=Status, keep=days(1), grace=minutes(10), on_merge=known, record=Known
+    left=Reading, right=Status, keep=days(1), grace=minutes(10), on_merge=known, record=ReadingWithStatus
 )
 inputs = {name: Input(f"plant.{name}", key="machine", event_time="at") for name in with_status.inputs}
 joined = read(inputs).process(with_status)

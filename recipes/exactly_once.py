@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, side_output, value_state
-from millrace.inspect.checkpoint import locate
+from millrace.checkpoints.checkpoint import locate
 from millrace.playback import at, write_batches
 from millrace.runtime.session import local_session
 from millrace.testing.killing import killed_child

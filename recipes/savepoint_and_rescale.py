@@ -14,8 +14,8 @@ import msgspec
 from pyspark.sql import Row
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, value_state
-from millrace.inspect import rescale, savepoints
-from millrace.inspect.checkpoint import locate
+from millrace.checkpoints import rescale, savepoints
+from millrace.checkpoints.checkpoint import locate
 from millrace.playback import at, write_batches
 from millrace.runtime.session import local_session
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millrace import Context, KeyedProcess, arrival, days, keyed, map_state
-from millrace.inspect import checkpoint, figures, reading
+from millrace.checkpoints import checkpoint, figures, reading
 from millrace.playback import at, write_batches
 from millrace.runtime.session import local_session
 from millrace.testing import TestDriver

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millrace_apps.aggregates.settings import AggregateSettings
 
 
-class Book(ControlReader):
+class AggregateControlState(ControlReader):
     """What a control topic says of aggregations.
 
     Args:
@@ -60,6 +60,6 @@ def control_topic(settings: AggregateSettings, types: Mapping[str, Any]) -> Cont
     kind = type(settings)
     rules = AppRules(
         "aggregates", kind, AggregateEvent, lambda _: Language({}), lambda _: [], lambda _: (),
-        book=lambda _: Book(types),
+        book=lambda _: AggregateControlState(types),
     )  # fmt: skip
     return ControlTopic(rules, settings)

@@ -12,7 +12,7 @@ from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
-    from millrace_apps.aggregates.book import Book
+    from millrace_apps.aggregates.book import AggregateControlState
     from millrace_apps.aggregates.life import AggregateEvent
     from millrace_apps.aggregates.settings import AggregateSettings
 
@@ -69,7 +69,7 @@ def publish(
     begins = _time_ms(from_, at)
     made = read(file)
 
-    def events(book: Book) -> list[AggregateEvent]:
+    def events(book: AggregateControlState) -> list[AggregateEvent]:
         found: list[AggregateEvent] = []
         for one in made:
             kept = book.aggregations.get(one.name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OWN = "aggregates"
 
 
-class Known(NamedTuple):
+class SourceTopic(NamedTuple):
     """A topic as an app has it.
 
     Attributes:
@@ -43,7 +43,7 @@ def words(text: str) -> list[str]:
     return [word for part in text.split(",") if (word := part.strip())]
 
 
-def inputs_of(settings: AggregateSettings) -> dict[str, Known]:
+def inputs_of(settings: AggregateSettings) -> dict[str, SourceTopic]:
     """Return what is known of the topics to be aggregated: name of the input → topic.
 
     Raises:
@@ -58,14 +58,14 @@ def inputs_of(settings: AggregateSettings) -> dict[str, Known]:
     return found
 
 
-def source_of(topic: str, known: Known, settings: AggregateSettings) -> Source:
+def source_of(topic: str, known: SourceTopic, settings: AggregateSettings) -> Source:
     """Return a topic as aggregations see it."""
     there = fields_of(known.type)
     identity = next((field for field in words(settings.identities) if field in there), "")
     return Source(topic, known.type, identity)
 
 
-def _known(topic: str) -> Known:
+def _known(topic: str) -> SourceTopic:
     names = sorted(set(list_apps()) - {_OWN}, key=lambda name: (not topic.startswith(name), name))
     for name in names:
         try:
@@ -76,15 +76,15 @@ def _known(topic: str) -> Known:
         inputs = topology.links[0].process.inputs or {"": topology.links[0].process.event_type}
         for one, read in topology.inputs.items():
             if read.topic == topic:
-                return _timed(topic, Known(app, read, inputs[one]))
+                return _timed(topic, SourceTopic(app, read, inputs[one]))
         types = topology.types
         for output, to in topology.topics.items():
             if to == topic:
-                return _timed(topic, Known(app, Input(topic, RecordKey()), types[output]))
+                return _timed(topic, SourceTopic(app, Input(topic, RecordKey()), types[output]))
     raise UserError(f"no installed app reads or writes {topic}: sources of aggregates cannot have it")
 
 
-def _timed(topic: str, known: Known) -> Known:
+def _timed(topic: str, known: SourceTopic) -> SourceTopic:
     time = str(known.input.event_time)
     if not has_fields(known.type, [time]) or not fields_of(known.type):
         raise UserError(

@@ -23,7 +23,7 @@ from millrace_apps.clickstream.processes.rules import rules_named, zone_named
 from millrace_apps.clickstream.recommend.learned import MODEL_NAME, NextModel
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.state.activity_counts import HOUR_MS
-from millrace_apps.clickstream.state.known import HOLDOUT, VisitorRules
+from millrace_apps.clickstream.state.browser_state import HOLDOUT, VisitorRules
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS
 
 

@@ -22,8 +22,8 @@ from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.recommend.process import Recommender
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state import earlier
+from millrace_apps.clickstream.state.browser_state import HOLDOUT
 from millrace_apps.clickstream.state.caps import Caps, OfferMatches
-from millrace_apps.clickstream.state.known import HOLDOUT
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -105,11 +105,13 @@ class FeatureSettings(Section):
 class LabelSettings(Section):
     """How the terminal's stage reads labels."""
 
+    FORMER: ClassVar[Mapping[str, str]] = {"silence_is_genuine": "unlabelled_is_genuine"}
+
     delay: Duration = Field(
         default=timedelta(days=7),
         description="how far behind the present the windows of known frauds end",
     )
-    silence_is_genuine: bool = Field(
+    unlabelled_is_genuine: bool = Field(
         default=True,
         description="what passed and nobody has spoken of is taken for genuine, since only frauds and "
         "disputes are reported",
@@ -145,7 +147,7 @@ class LabelSettings(Section):
         mature = self.maturity_chargeback
         return LabelRules(
             to_ms(self.delay),
-            self.silence_is_genuine,
+            self.unlabelled_is_genuine,
             0 if mature is None else to_ms(mature),
             self.high_ratio,
             self.high_amount,

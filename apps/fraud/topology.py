@@ -72,10 +72,10 @@ def _tables(names: Sequence[str], *, measures: bool) -> dict[str, str | Upsert]:
     def of(name: str, output: str) -> str:
         return output if name == last else f"{name}.{output}"
 
-    first, desk = names[0], names[-1]
+    first, decision = names[0], names[-1]
     tables: dict[str, str | Upsert] = {
-        of(desk, "main"): "transactions",
-        of(desk, "alerts"): "alerts",
+        of(decision, "main"): "transactions",
+        of(decision, "alerts"): "alerts",
         of(first, "labels"): "labels",
         of(first, "authorisations"): "authorisations",
         of(first, "erased"): "erasures",

@@ -14,6 +14,7 @@ from millrace.cli.conventions import command_of
 from millrace.runtime.installed import load_entry
 from millrace_apps.benchmarks import machine
 from millrace_apps.benchmarks.cli import apps, cases, compare, core, parts
+from millrace_apps.benchmarks.names import FORMER
 
 #: Entry-point group by which packages add benchmarks: name → ``module:attribute`` of a Typer app of one
 #: command.
@@ -29,7 +30,11 @@ class Benchmarks(TyperGroup):
         return [*ours, *sorted({entry.name for entry in entry_points(group=GROUP)} - set(ours))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a benchmark by name."""
+        """Return a benchmark by name; a former name is taken, and told to be one."""
+        if (today := FORMER.get(cmd_name)) is not None:
+            if not ctx.resilient_parsing:  # words are completed: nothing is called
+                typer.echo(f"{cmd_name} is the former name of the benchmark {today}: use that", err=True)
+            cmd_name = today
         found = super().get_command(ctx, cmd_name)
         entries = [] if found is not None else list(entry_points(group=GROUP, name=cmd_name))
         if not entries:

@@ -80,7 +80,9 @@ def drain(
 
 @app.command(epilog="Example: millrace bench latency --job iot --rate 1000 --duration 60")
 def latency(
-    job: Annotated[LatencyJob, typer.Option(help="An app, or the core's W1.")] = LatencyJob.fraud,
+    job: Annotated[
+        LatencyJob, typer.Option(help="An app, or w1: the core's running z-score.")
+    ] = LatencyJob.fraud,
     rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 1_000,
     duration: Annotated[int, typer.Option(min=1, help="Seconds measured.")] = 60,
     warm_up: Annotated[int, typer.Option(min=0, help="Seconds before that at the least, not counted.")] = 60,

@@ -1,4 +1,4 @@
-"""`millrace bench w1 … w8`: jobs of the core beside Spark's own operators, each a case of its own module."""
+"""`millrace bench running-zscore`, …: jobs of the core beside Spark's own operators, each a case."""
 
 # Without `from __future__ import annotations`: what an option's help says differs from case to case.
 
@@ -41,24 +41,30 @@ class Listed(NamedTuple):
 
 #: Those that are run with the options that all have.
 CASES: Final = {
-    "w2": Listed("windowed:W2", "Tumbling windows of a minute: ours beside Spark's."),
-    "w3": Listed("windowed:W3", "Sessions with a gap of ten seconds: ours beside Spark's."),
-    "w4": Listed(
-        "windowed:W4",
+    "tumbling-windows": Listed(
+        "windowed:TUMBLING_WINDOWS", "Tumbling windows of a minute: ours beside Spark's."
+    ),
+    "session-windows": Listed(
+        "windowed:SESSION_WINDOWS", "Sessions with a gap of ten seconds: ours beside Spark's."
+    ),
+    "sliding-sums": Listed(
+        "windowed:SLIDING_SUMS",
         "Per event the sum of its card's last five minutes; Spark has no such operator on streams.",
         "--rows 1000000",
     ),
-    "w5": Listed(
+    "stream-joins": Listed(
         "joined:CASE",
         "As-of and interval join of purchases and limits: ours beside Spark's stream-stream join.",
     ),
-    "w6": Listed(
+    "deduplication": Listed(
         "deduped:CASE",
         "Drop repeats, then the ten best items per shop and minute: ours beside Spark's deduplication.",
         keys="Number of items.",
     ),
-    "w7": Listed("matching:CASE", "The pattern A B* C within five seconds; Spark has no pattern matching."),
-    "w8": Listed(
+    "pattern-matching": Listed(
+        "pattern_matching:CASE", "The pattern A B* C within five seconds; Spark has no pattern matching."
+    ),
+    "absence-alerts": Listed(
         "absent:CASE", "An alert for every silence of a card, one timer each: ours beside Spark's sessions."
     ),
 }
@@ -80,8 +86,11 @@ def _run(name: str, place: str, quick: bool, out: Path | None, markdown: Path | 
     report.write(name, case.run(sizes), case.configuration(sizes), out, markdown)
 
 
-@app.command(epilog="Example: millrace bench w1 --repeats 3 --out w1.json --markdown w1.md")
-def w1(
+@app.command(
+    "running-zscore",
+    epilog="Example: millrace bench running-zscore --repeats 3 --out zscore.json --markdown zscore.md",
+)
+def running_zscore(
     rows: Rows = None,
     keys: Keys = None,
     big_keys: Annotated[
@@ -102,7 +111,7 @@ def w1(
 ) -> None:
     """Running z-score per card from Parquet files: ours beside Spark's operators."""
     _run(
-        "w1",
+        "running-zscore",
         "w1:CASE",
         quick,
         out,

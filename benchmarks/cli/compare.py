@@ -24,8 +24,8 @@ class BetterFigure(StrEnum):
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="Example: millrace bench compare --ref v0.4 --figure systems.process.rows_per_s --better higher "
-    "--out R.json -- millrace bench w2 --rows 1000000",
+    epilog="Example: millrace bench compare --ref HEAD~1 --figure systems.process.rows_per_s --better higher "
+    "--out R.json -- millrace bench tumbling-windows --rows 1000000",
 )
 def compare(
     ref: Annotated[str, typer.Option(help="The commit, branch or tag that today's tree is compared with.")],

@@ -71,8 +71,11 @@ def sizing(
     report.write("sizing", bench.sizing(sizes), asdict(sizes), out, markdown)
 
 
-@app.command("kafka-w1", epilog="Example: millrace bench kafka-w1 --messages 4000000 --out kafka.json")
-def kafka_w1(
+@app.command(
+    "kafka-running-zscore",
+    epilog="Example: millrace bench kafka-running-zscore --messages 4000000 --out kafka.json",
+)
+def kafka_running_zscore(
     messages: Annotated[
         int | None, typer.Option(min=1_000, help="Messages in the topic.", show_default=False)
     ] = None,
@@ -88,7 +91,7 @@ def kafka_w1(
 ) -> None:
     """Kafka to Kafka through durable state: ours beside Spark's aggregation and a plain Python loop."""
     carry_out(
-        "kafka-w1",
+        "kafka-running-zscore",
         out,
         markdown,
         bootstrap,

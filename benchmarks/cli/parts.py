@@ -145,8 +145,8 @@ def busy(quick: Quick = False, out: Out = None, markdown: Markdown = None) -> No
     carry_out("busy", out, markdown, quick=quick)
 
 
-@app.command(epilog="Example: millrace bench sealing --quick")
-def sealing(
+@app.command("state-encryption", epilog="Example: millrace bench state-encryption --quick")
+def state_encryption(
     events: Annotated[int | None, typer.Option(min=1_000, help="Events.", show_default=False)] = None,
     keys: Keys = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Events per batch.", show_default=False)] = None,
@@ -156,7 +156,16 @@ def sealing(
     markdown: Markdown = None,
 ) -> None:
     """What checksums and encryption of state cost the fraud process, without Spark."""
-    carry_out("sealing", out, markdown, quick=quick, events=events, cards=keys, batch=batch, repeats=repeats)
+    carry_out(
+        "state-encryption",
+        out,
+        markdown,
+        quick=quick,
+        events=events,
+        cards=keys,
+        batch=batch,
+        repeats=repeats,
+    )
 
 
 @app.command(epilog="Example: millrace bench parts --out parts.json")

@@ -99,7 +99,7 @@ class Failed(Exception):
     """The job did not do what was asked of it; the message says what."""
 
 
-class Watch:
+class BatchRecorder:
     """Notes the end of every batch, and stops the job after the last that counts.
 
     Args:
@@ -469,30 +469,30 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
 
     meter = CpuMeter()
     fed: list[Fed] = []
-    watch = Watch(plan, meter.sample, lambda batch: fed[0].read(batch))
+    recorder = BatchRecorder(plan, meter.sample, lambda batch: fed[0].read(batch))
     taken: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def note(batch: int, counts: dict[str, int]) -> None:
-        watch.note(batch, counts)
+        recorder.note(batch, counts)
         taken.put(batch)
-        if watch.done.is_set() and not plan.empty:
+        if recorder.done.is_set() and not plan.empty:
             fed[0].job.stop()
 
     def feed() -> None:
         # Beside the job, which must not wait for it.
         while (batch := taken.get()) >= 0:
-            if not watch.done.is_set():
+            if not recorder.done.is_set():
                 fed[0].feed(fed[0].read(batch))
 
     jobs = {"native": native, "w1": w1}
     with jobs.get(plan.job, app)(plan, note, say) as found:
         fed.append(found)
         ended = threading.Event()
-        args = (plan, watch, found.job, meter, ended, say)
+        args = (plan, recorder, found.job, meter, ended, say)
         beside = [threading.Thread(target=_look_on, args=args), threading.Thread(target=feed)]
         empties: list[float] = []
         if plan.empty:
-            beside.append(threading.Thread(target=_wake, args=(plan, watch, found.job, ended, empties)))
+            beside.append(threading.Thread(target=_wake, args=(plan, recorder, found.job, ended, empties)))
         for thread in beside:
             thread.daemon = True
             thread.start()
@@ -504,15 +504,19 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
             for thread in beside:
                 thread.join()
     if not plan.empty:
-        return watch.figures()
+        return recorder.figures()
     if len(empties) < plan.empty:
         raise Failed(f"the job ended after {len(empties)} of {plan.empty} batches without events")
-    return {**watch.figures(), "empty_ms": round(_quantile(empties, 0.5), 1), "empty_batches": len(empties)}
+    return {
+        **recorder.figures(),
+        "empty_ms": round(_quantile(empties, 0.5), 1),
+        "empty_batches": len(empties),
+    }
 
 
-def _wake(plan: Plan, watch: Watch, job: Job, ended: threading.Event, took: list[float]) -> None:
+def _wake(plan: Plan, recorder: BatchRecorder, job: Job, ended: threading.Event, took: list[float]) -> None:
     """Have a job run batches of one control row when it has no events left, and stop it."""
-    while not watch.done.wait(0.1):
+    while not recorder.done.wait(0.1):
         if ended.is_set():
             return
     deadline = time.monotonic() + _LIMIT_S
@@ -536,13 +540,15 @@ def _wake(plan: Plan, watch: Watch, job: Job, ended: threading.Event, took: list
     job.stop()
 
 
-def _look_on(plan: Plan, watch: Watch, job: Job, meter: Any, ended: threading.Event, say: Say) -> None:
+def _look_on(
+    plan: Plan, recorder: BatchRecorder, job: Job, meter: Any, ended: threading.Event, say: Say
+) -> None:
     """Tell how far it is, and stop a job that takes nothing any more."""
     wanted, seen, since = plan.warm_batches + plan.batches, -1, time.monotonic()
     while not ended.wait(_TELL_S):
         meter.sample()  # what ends meanwhile is remembered
-        if len(watch.ends) != seen:
-            seen, since = len(watch.ends), time.monotonic()
+        if len(recorder.ends) != seen:
+            seen, since = len(recorder.ends), time.monotonic()
             say(f"batch {seen} of {wanted}, of which {plan.warm_batches} to warm up")
         elif time.monotonic() - since > _LIMIT_S:
             say(f"no batch for {_LIMIT_S:.0f} s: stopped")

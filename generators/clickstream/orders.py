@@ -224,7 +224,7 @@ class Back:
         return [Simulated("refunds", self._visitor_id, event, at_ms, (truth,))]
 
 
-class Desk:
+class Settlement:
     """Decides in which currency orders are paid, and what comes back of them.
 
     Args:

@@ -18,7 +18,7 @@ from millrace_apps.generators.clickstream.events import Customer, Erasure
 from millrace_apps.generators.clickstream.heartbeats import Heartbeats
 from millrace_apps.generators.clickstream.lists import Lists
 from millrace_apps.generators.clickstream.offers import responds
-from millrace_apps.generators.clickstream.orders import Desk
+from millrace_apps.generators.clickstream.orders import Settlement
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.returns import Return, plan_return
 from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS, SHOP, Trail
@@ -64,7 +64,7 @@ class Visits:
         self._names = names
         self._later, self._answers, self._lists = later, answers, lists
         self._population = Population(profile, names)
-        self._desk = Desk(profile, names, later)
+        self._settlement = Settlement(profile, names, later)
         self._browser = Browser(profile, catalogue)
         self._consents = Consents(profile, names)
         self._heartbeats = Heartbeats(profile) if profile.heartbeat_s else None
@@ -173,8 +173,8 @@ class Visits:
 
     def _buy(self, trail: Trail, cart: Cart, person: Person | None) -> None:
         order_id = self._names.of("order", trail.number)
-        order = buy(trail, cart, order_id, self._desk.currency(), person=person)
-        self._desk.follow(trail, person, order)
+        order = buy(trail, cart, order_id, self._settlement.currency(), person=person)
+        self._settlement.follow(trail, person, order)
 
     def _tell(self, trail: Trail, cart: Cart, returns: Return | None = None) -> None:
         """Mark the cart's events if it was abandoned, those of its return included."""

@@ -54,7 +54,10 @@ class Crashing:
         self.root = folder / "app"
         self._bootstrap, self._topics = bootstrap, topics
         records = {"driver": 50_000, "spark": 0}[writer]
-        self._common = [f"stream.max_offsets_per_trigger={BATCH}", f"stream.driver_records={records}"]
+        self._common = [
+            f"stream.max_offsets_per_trigger={BATCH}",
+            f"stream.driver_write_max_records={records}",
+        ]
         self.plan = plan
 
     @property

@@ -22,7 +22,7 @@ from millrace_apps.clickstream.operations.forget import (
 from millrace_apps.clickstream.processes.funnels import PURCHASE, Funnel
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.generators.engine.simulated import Simulated
 from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
 from tests.unit.apps.clickstream.app_cases import Run, as_read, run_app, world

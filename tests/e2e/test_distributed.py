@@ -59,7 +59,7 @@ def test_a_cluster_that_has_nothing_of_the_project_gives_the_tables_of_local_mod
     topics, root = reference.topics.with_new_outputs(topic_factory), tmp_path / "app"
     settings = [
         "stream.max_offsets_per_trigger=4500",
-        "stream.driver_records=0",
+        "stream.driver_write_max_records=0",
         "spark.shuffle_partitions=2",
         "spark.conf.spark.executor.memory=1g",
         # As spark.quick_start does for the driver.

@@ -68,7 +68,7 @@ def test_other_batches_other_partitions_and_the_other_writer_give_the_same_rows_
     settings = [
         "stream.max_offsets_per_trigger=4500",
         "spark.shuffle_partitions=3",
-        "stream.driver_records=0",
+        "stream.driver_write_max_records=0",
     ]
     run_to_end(kafka_bootstrap, topics, root, settings)
     assert len(committed_batches(root)) < len(committed_batches(reference.root))

@@ -1,4 +1,4 @@
-"""Scores judged by later labels: counted in the desk, added up by the metrics, on Spark in batches."""
+"""Scores judged by later labels: counted where it is decided, added up by the metrics, on Spark."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_the_demo_ends_by_itself_and_its_checks_hold(tmp_path: Path) -> None:
 @pytest.mark.matrix
 def test_other_batches_and_the_packed_profile_give_the_same(plant: Plant, tmp_path: Path) -> None:
     root = tmp_path / "app"
-    arguments = plant.arguments(root, "stream.driver_records=0")
+    arguments = plant.arguments(root, "stream.driver_write_max_records=0")
     with Command([*MILLRACE, "run", *arguments], tmp_path) as command:
         assert command.wait() == 0, f"{command.out}\n{command.err}"
         command.check_nothing_left()

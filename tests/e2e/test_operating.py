@@ -86,7 +86,7 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
             "metrics.port=0",
             "log_format=json",
             "stream.max_offsets_per_trigger=1000",
-            "stream.driver_records=500",
+            "stream.driver_write_max_records=500",
         ],
     )
     with Command([*MILLRACE, "run", *arguments], tmp_path, env={"MILLRACE_HOME": str(home)}) as command:

@@ -333,7 +333,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: landings after an order in time push out those before it",
-        f"{_APP}/state/known.py",
+        f"{_APP}/state/browser_state.py",
         "        if over > MOST_TOUCHES or len(kept) > _MOST_UNSETTLED:\n",
         "        if len(kept) > MOST_TOUCHES:\n",
         "an order is attributed by what was before it",
@@ -536,7 +536,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: marks are dropped that a session still asks for",
-        f"{_APP}/state/known.py",
+        f"{_APP}/state/browser_state.py",
         "        settled = min([horizon_ms, *(session.start_ms - 1 for session in changing)])\n",
         "        settled = horizon_ms\n",
         "a session is of who was there in it",
@@ -691,7 +691,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: whatever has a known id is a repeat",
-        f"{_APP}/state/known.py",
+        f"{_APP}/state/browser_state.py",
         "    return not known or known == content % _CONTENTS + 1\n",
         "    return True\n",
         "something else under a known id is told",
@@ -782,7 +782,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what is done before leave was given counts once it is given",
-        f"{_APP}/state/known.py",
+        f"{_APP}/state/browser_state.py",
         "        return self.consent if self.answers is None else self.answers.at(at_ms)\n",
         "        return self.consent\n",
         "consent is of its moment",

@@ -501,8 +501,8 @@ MUTANTS: Final = (
     Mutant(
         "fraud: the stream takes silence for genuine as soon as windows end",
         f"{_APP}/handbook/windows.py",
-        "    log.uncover(at - max(delay, mature), silence",
-        "    log.uncover(at - delay, silence",
+        "    log.uncover(at - max(delay, mature), unlabelled",
+        "    log.uncover(at - delay, unlabelled",
         "labels mature by their source",
         (f"{_TESTS}/test_live_labels.py::test_silence_says_nothing_before_the_holders_have_had_the_time",),
     ),

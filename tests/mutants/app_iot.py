@@ -112,7 +112,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: who is heard while all are silent is not watched",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "        if rows or pending is None or pending > deadline:\n",
         "        if rows or pending is None:\n",
         "every silence is told",
@@ -134,7 +134,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: silence is never told",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))\n",
         "        rows = gateway.silent(ctx.key, at, timeouts, place=self._place(ctx))[:0]\n",
         "silent devices are found",
@@ -450,7 +450,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: names have a meaning",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         'if self._m.tree == "names" else',
         'if self._m.tree != "" else',
         "no meaning in names",
@@ -466,7 +466,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: points that were never heard are not missed",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         '                engine.silent(subject, silent=True, reason="never heard")\n',
         "",
         "what is registered and never heard is told",
@@ -552,7 +552,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a sensor that reports by exception has an interval",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "            return _END_MS  # it need not speak\n",
         "            pass\n",
         "report by exception",
@@ -965,7 +965,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "iot: a wrong clock is no alarm",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "        if clock.wrong != was:\n",
         "        if clock.wrong and was:\n",
         "clocks of devices",
@@ -1089,7 +1089,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "notices: what is met before its registry is told by when it was met",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "doubts.lacks(what, name, max(since, asset.at))",
         "doubts.lacks(what, name, since)",
         "notices are those of the times alone",
@@ -1097,7 +1097,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "notices: a registry that is sent again puts them off",
-        f"{_APP}/processes/watch.py",
+        f"{_APP}/processes/liveness_monitor.py",
         "doubts.lacks(what, name, max(since, asset.at))",
         "max(since, asset.at)",
         "that the registry says so again changes nothing",

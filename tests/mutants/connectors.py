@@ -169,7 +169,7 @@ MUTANTS: Final = (
         "pa.array([one not in already for one in rows.event_ids])",
         "pa.array([True for one in rows.event_ids])",
         "what a table has already is not written again",
-        ("tests/unit/millrace/inspect/test_tables.py",),
+        ("tests/unit/millrace/checkpoints/test_tables.py",),
     ),
     Mutant(
         "connectors: records have no identity in Kafka",

@@ -7,9 +7,9 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _ENTRIES: Final = "shared/millrace/state/conversion.py"
-_CONTRACT: Final = "shared/millrace/inspect/conversion.py"
+_CONTRACT: Final = "shared/millrace/checkpoints/conversion.py"
 _PLANS: Final = "shared/millrace/runtime/plans.py"
-_TESTS: Final = "tests/unit/millrace/inspect/test_conversion.py"
+_TESTS: Final = "tests/unit/millrace/checkpoints/test_conversion.py"
 _STAGES: Final = "tests/unit/millrace/runtime/test_plans.py"
 
 MUTANTS: Final = (

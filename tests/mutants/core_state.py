@@ -1,4 +1,4 @@
-"""Mutants of state: what a failed callback leaves, lives and sweeps, versions, pages, sealing, keys."""
+"""Mutants of state: what a failed callback leaves, lives and sweeps, versions, pages, envelopes, keys."""
 
 from __future__ import annotations
 
@@ -270,11 +270,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         "paged: a part is rescaled by its own text",
-        "shared/millrace/inspect/reshape.py",
+        "shared/millrace/checkpoints/reshape.py",
         "place = self._shape.place(owner_of(text)[0])",
         "place = self._shape.place(text)",
         "items of maps in parts",
-        (f"{_TESTS}/inspect/test_reshape.py::test_parts_go_where_their_keys_go",),
+        (f"{_TESTS}/checkpoints/test_reshape.py::test_parts_go_where_their_keys_go",),
     ),
     Mutant(
         "state: of a key that cannot be kept the records stay",

@@ -122,7 +122,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stations: a rescaled entry goes to the first one",
-        "shared/millrace/inspect/reshape.py",
+        "shared/millrace/checkpoints/reshape.py",
         "        return station_of(key, self.stations) if self.stations > 1 else 0, label\n",
         "        return 0, label\n",
         "entries go where their keys go",
@@ -130,7 +130,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stations: the clock is kept by the first of those that come to be",
-        "shared/millrace/inspect/reshape.py",
+        "shared/millrace/checkpoints/reshape.py",
         "wrapped_rows(shape, SHARED, values, n) for n in range(shape.stations)",
         "wrapped_rows(shape, SHARED, values, n) for n in range(1)",
         "every station has the clock",

@@ -200,7 +200,7 @@ MUTANTS: Final = (
         ("tests/unit/millrace/connectors/test_merging.py::test_what_waits_is_waited_for",),
     ),
     Mutant(
-        "privacy: the desk keeps what it knows of a card that is forgotten",
+        "privacy: the decision stage keeps what it knows of a card that is forgotten",
         "apps/fraud/processes/cards.py",
         "        ctx.emit(Forgotten(event.card_id, none, none, none, none, none, none), on_time=False)\n",
         "        pass\n",

@@ -6,10 +6,10 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_INSPECT: Final = "shared/millrace/inspect"
+_CHECKPOINTS: Final = "shared/millrace/checkpoints"
 _SERVING: Final = "shared/millrace/serving"
 _FRAUD: Final = "apps/fraud"
-_FILES: Final = "tests/unit/millrace/inspect/test_partition.py"
+_FILES: Final = "tests/unit/millrace/checkpoints/test_partition.py"
 _VERSIONS: Final = f"{_FILES}::test_what_is_read_is_what_was_written_at_every_version"
 _TABLES: Final = f"{_FILES}::test_a_table_finds_every_key_and_no_other_and_one_that_is_torn_is_refused"
 _TORN: Final = f"{_FILES}::test_a_changelog_that_is_not_whole_is_refused_and_never_half_read"
@@ -22,7 +22,7 @@ _ALIKE: Final = f"{_DECISIONS}::test_what_is_answered_is_what_the_stream_decides
 MUTANTS: Final = (
     Mutant(
         "serving: of two tables the older value holds",
-        f"{_INSPECT}/partition.py",
+        f"{_CHECKPOINTS}/partition.py",
         "found.sequence > newest.sequence",
         "found.sequence < newest.sequence",
         "reading a snapshot: the newest entry of a key",
@@ -30,7 +30,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: what was removed since the snapshot is there",
-        f"{_INSPECT}/partition.py",
+        f"{_CHECKPOINTS}/partition.py",
         "            if value is None:\n                places[key] = None\n                continue\n",
         "            if value is None:\n                continue\n",
         "reading changelogs: removals",
@@ -38,7 +38,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: of several changelogs the oldest holds",
-        f"{_INSPECT}/partition.py",
+        f"{_CHECKPOINTS}/partition.py",
         "            found = own | found\n",
         "            found = found | own\n",
         "reading changelogs: their order",
@@ -46,7 +46,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: a reader goes on from a version that is not below",
-        f"{_INSPECT}/partition.py",
+        f"{_CHECKPOINTS}/partition.py",
         "            since = before[before.index(self.version) + 1 :]\n",
         "            since = []\n",
         "following: all batches between",
@@ -54,7 +54,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: a changelog without its end is taken",
-        f"{_INSPECT}/changelogs.py",
+        f"{_CHECKPOINTS}/changelogs.py",
         '        raise StateCorrupted(f"a changelog is not whole: {error}") from error\n',
         "        return\n",
         "torn changelogs are refused",
@@ -62,7 +62,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: the block before is looked into",
-        f"{_INSPECT}/sorted_table.py",
+        f"{_CHECKPOINTS}/sorted_table.py",
         "            if self._separator(self._restarts[middle]) < key:\n",
         "            if self._separator(self._restarts[middle]) <= key:\n",
         "finding the block of a key",
@@ -70,7 +70,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: values stay remembered when they have changed",
-        f"{_INSPECT}/committed.py",
+        f"{_CHECKPOINTS}/committed.py",
         '                    self._kept -= len(self._values.pop((operator, number, key), b""))\n',
         "                    pass\n",
         "following: what is remembered is of the batch",
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "serving: a reader may see one process of this batch and one of the next",
-        f"{_INSPECT}/committed.py",
+        f"{_CHECKPOINTS}/committed.py",
         "        return self._lock\n",
         "        return threading.RLock()\n",
         "reads that belong together are of one batch",

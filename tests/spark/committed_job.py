@@ -15,11 +15,11 @@ from typing import Any, Literal
 import msgspec
 from pyspark.sql import SparkSession
 
+from millrace.checkpoints.committed import CommittedState
+from millrace.checkpoints.groups import StoredGroup
+from millrace.checkpoints.reading import opened, view_of
+from millrace.checkpoints.tables import EntryRows, entries_of
 from millrace.host.system import Idle, Tick
-from millrace.inspect.committed import CommittedState
-from millrace.inspect.groups import StoredGroup
-from millrace.inspect.reading import opened, view_of
-from millrace.inspect.tables import EntryRows, entries_of
 from millrace.runtime.session import spark_session
 from millrace.state.keyring import KEY_FILE_CONF, write_key_file
 from tests.spark.golden_checkpoint import MINUTE, SECOND, START, Limit, Sight

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.figures import figures_of
-from millrace.inspect.reading import view_of
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.figures import figures_of
+from millrace.checkpoints.reading import view_of
 from millrace.runtime.session import spark_session
 from tests.spark.savepoint_jobs import Balances, Payments
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace import KeyedProcess, keyed
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.entries import EntryReader, key_name
 from millrace.host.spark import ProcessedStream
 from millrace.host.spark_input import Plan
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.entries import EntryReader, key_name
 from millrace.runtime.contract import check_contract
 from tests.spark.conftest import Stream, one_partition
 from tests.spark.golden_checkpoint import BOUND, SCHEMA, Everything, batches

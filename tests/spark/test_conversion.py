@@ -19,12 +19,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from millrace.inspect import savepoints
-from millrace.inspect.checkpoint import Checkpoint, relocate
-from millrace.inspect.conversion import convert, regroup
-from millrace.inspect.reading import view_of
-from millrace.inspect.rescale import RescaleError, rekey, repartition
-from millrace.inspect.tables import entries_of
+from millrace.checkpoints import savepoints
+from millrace.checkpoints.checkpoint import Checkpoint, relocate
+from millrace.checkpoints.conversion import convert, regroup
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.rescale import RescaleError, rekey, repartition
+from millrace.checkpoints.tables import entries_of
 from millrace.runtime.apps import App, load_app
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.runtime.plans import settled

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.conversion import convert
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.conversion import convert
 from millrace.runtime.contract import CONTRACT_FILE, ContractMismatch, check_contract, refuse_older
 from millrace.state.layout import ENCODING_VERSION
 from tests.spark.conftest import StreamFactory

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import Context, KeyedProcess, arrival, map_state, value_state
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.figures import figures_of
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.rescale import rekey
+from millrace.checkpoints.tables import compared, digests_of, entries_of
 from millrace.host.spark_input import Plan
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.figures import figures_of
-from millrace.inspect.reading import view_of
-from millrace.inspect.rescale import rekey
-from millrace.inspect.tables import compared, digests_of, entries_of
 from millrace.state.cells import INDEX_PAGES
 from tests.spark.conftest import one_partition
 from tests.spark.savepoint_jobs import START, Payment, Payments

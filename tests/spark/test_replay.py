@@ -80,16 +80,16 @@ def settings(*overrides: str) -> AppSettings:
 
 
 @pytest.mark.parametrize(
-    ("size", "driver_records"),
+    ("size", "driver_write_max_records"),
     [
         pytest.param(2, 500_000, id="driver"),
         pytest.param(3, 0, id="spark", marks=pytest.mark.matrix),
     ],
 )
 def test_records_in_files_go_through_the_pipeline(
-    spark: SparkSession, tmp_path: Path, size: int, driver_records: int
+    spark: SparkSession, tmp_path: Path, size: int, driver_write_max_records: int
 ) -> None:
-    said = settings(f"stream.driver_records={driver_records}")
+    said = settings(f"stream.driver_write_max_records={driver_write_max_records}")
     done = run_records(APP, said, tmp_path, batches(size), session=spark)
 
     assert done.rows == len(CLICKS) + 2  # the broken one, and the end

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.rescale import RescaleError, rekey, repartition
+from millrace.checkpoints.stages import keys_for
+from millrace.checkpoints.tables import entries_of
 from millrace.host.spark import ProcessedStream
-from millrace.inspect.checkpoint import Checkpoint, CheckpointError
-from millrace.inspect.reading import view_of
-from millrace.inspect.rescale import RescaleError, rekey, repartition
-from millrace.inspect.stages import keys_for
-from millrace.inspect.tables import entries_of
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
 from millrace.state.keyring import (
     KEY_FILE_CONF,

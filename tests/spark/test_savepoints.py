@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.inspect import savepoints
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.savepoints import SavepointError
+from millrace.checkpoints import savepoints
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.savepoints import SavepointError
 from millrace.runtime.contract import ContractMismatch
 from tests.spark.savepoint_jobs import (
     Balances,

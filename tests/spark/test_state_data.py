@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import cli
+from millrace.checkpoints import savepoints, session
+from millrace.checkpoints.bootstrap import BootstrapError, bootstrap
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.figures import figures_of
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.tables import compared, digests_of, entries_of
 from millrace.host.groups import encode_key, key_group
-from millrace.inspect import savepoints, session
-from millrace.inspect.bootstrap import BootstrapError, bootstrap
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.figures import figures_of
-from millrace.inspect.reading import view_of
-from millrace.inspect.tables import compared, digests_of, entries_of
 from tests.spark.savepoint_jobs import (
     START,
     Balances,

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from millrace.checkpoints.bootstrap import bootstrap
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.figures import figures_of
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.rescale import RescaleError, rekey, repartition
+from millrace.checkpoints.savepoints import create, restore
+from millrace.checkpoints.tables import entries_of
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.spark import KeyingError, ProcessedStream, keyed
 from millrace.host.spark_input import Plan
-from millrace.inspect.bootstrap import bootstrap
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.figures import figures_of
-from millrace.inspect.reading import view_of
-from millrace.inspect.rescale import RescaleError, rekey, repartition
-from millrace.inspect.savepoints import create, restore
-from millrace.inspect.tables import entries_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys, write_key_file
 from tests.spark.conftest import StreamFactory, one_partition
 from tests.spark.savepoint_jobs import Balances, Payments, Totals, rows_of

@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace import Context, KeyedProcess, Timer, arrival, minutes, value_state
+from millrace.checkpoints.bootstrap import bootstrap
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.figures import figures_of
+from millrace.checkpoints.reading import view_of
+from millrace.checkpoints.rescale import RescaleError, rekey, repartition
+from millrace.checkpoints.savepoints import create, restore
+from millrace.checkpoints.tables import entries_of
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.spark import KeyingError, ProcessedStream, keyed
 from millrace.host.spark_sink import write_to
-from millrace.inspect.bootstrap import bootstrap
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.figures import figures_of
-from millrace.inspect.reading import view_of
-from millrace.inspect.rescale import RescaleError, rekey, repartition
-from millrace.inspect.savepoints import create, restore
-from millrace.inspect.tables import entries_of
 from millrace.runtime.contract import ContractMismatch
 from millrace.state.keyring import KEY_FILE_CONF, write_key_file
 from tests.spark.conftest import StreamFactory, one_partition

@@ -19,7 +19,7 @@ from millrace_apps.clickstream.contracts.events import PURPOSES, Click, Consent,
 from millrace_apps.clickstream.processes.bots import BY_NAME_ALONE
 from millrace_apps.clickstream.processes.offer_rules import Condition, OfferRule, OfferStep
 from millrace_apps.clickstream.processes.visitor import visitors
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.topology import entities, followed, results
 
 _MINUTE: Final = 60_000

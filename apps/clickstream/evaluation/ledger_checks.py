@@ -19,7 +19,7 @@ from millrace_apps.clickstream.evaluation.offer_checks import (
 from millrace_apps.clickstream.evaluation.order_checks import check_orders, value_of_lines
 from millrace_apps.clickstream.processes.counters import LEAST_SEARCHING, PLACES
 from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
-from millrace_apps.clickstream.state.known import HOLDOUT
+from millrace_apps.clickstream.state.browser_state import HOLDOUT
 
 Rows = Callable[[str], list[dict[str, Any]]]
 _MINUTE_MS: Final = 60_000

@@ -14,7 +14,7 @@ from millrace_apps.clickstream.contracts.snowplow_events import TrackerEvent
 from millrace_apps.clickstream.processes.bots import BY_NAME_ALONE
 from millrace_apps.clickstream.processes.rules import SNOWPLOW, SessionRules
 from millrace_apps.clickstream.processes.visitor import visitors
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 
 _KINDS: Final = frozenset(get_args(EventType))
 #: Columns of Snowplow's sessions that the app's rows have, too.

@@ -13,8 +13,8 @@ from millrace_apps.clickstream.contracts.messages import (
     ToOffers,
 )
 from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
+from millrace_apps.clickstream.state.browser_state import HOLDOUT
 from millrace_apps.clickstream.state.consent import OFFER
-from millrace_apps.clickstream.state.known import HOLDOUT
 from millrace_apps.clickstream.state.offers import KeptOffers, Offer, OfferBook, OfferOutcome
 
 _TIDY: Final = "tidy"

@@ -8,8 +8,8 @@ from millrace import Context, KeyedProcess, days, side_output, value_state
 from millrace_apps.clickstream.contracts.messages import ConsentSaid, Marked, ToOffers, ToPerson
 from millrace_apps.clickstream.processes.funnels import Funnel
 from millrace_apps.clickstream.processes.person_funnels import KeptWays, PersonFunnel, gone_row, rows_of
+from millrace_apps.clickstream.state.browser_state import arm_in
 from millrace_apps.clickstream.state.consent import STITCH
-from millrace_apps.clickstream.state.known import arm_in
 from millrace_apps.clickstream.state.registers import Register
 from millrace_apps.clickstream.state.suppression import Suppressed
 

@@ -29,8 +29,8 @@ from millrace_apps.clickstream.contracts.rows import digest_of
 from millrace_apps.clickstream.processes.funnels import Funnel
 from millrace_apps.clickstream.processes.person_ways import PersonWays
 from millrace_apps.clickstream.state.activity_counts import HOUR_MS
+from millrace_apps.clickstream.state.browser_state import HOLDOUT
 from millrace_apps.clickstream.state.consent import STITCH, purposes_of
-from millrace_apps.clickstream.state.known import HOLDOUT
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS, Person, Profile, profile_row
 from millrace_apps.clickstream.state.suppression import SUPPRESSED, Suppressed, is_suppressed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from millrace import Context, KeyedProcess, days, value_state
@@ -62,8 +64,10 @@ class RevenueRow(msgspec.Struct, frozen=True, gc=False):
     revision: int
 
 
-class Book(msgspec.Struct, array_like=True, gc=False):
+class DayFigures(msgspec.Struct, array_like=True, gc=False):
     """What is kept of a day: its figures by name, and how many rows have been written."""
+
+    __stored_as__: ClassVar[str] = "Book"
 
     figures: dict[str, int] = msgspec.field(default_factory=dict)
     revision: int = 0
@@ -75,11 +79,11 @@ class Revenue(KeyedProcess[Booking, RevenueRow]):
     name = "Revenue"
     # What is written together with attributions and boards has their order; sums have none.
     order = "event_time"
-    book = value_state(Book, ttl=days(800))
+    book = value_state(DayFigures, ttl=days(800))
 
     def process(self, event: Booking, ctx: Context) -> None:
         """Add what an order says, or take it off."""
-        book = self.book.value or Book()
+        book = self.book.value or DayFigures()
         for name, number in event.figures.items():
             book.figures[name] = book.figures.get(name, 0) + number
         book.revision += 1

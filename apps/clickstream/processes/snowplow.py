@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -32,7 +32,7 @@ _PAGE_EVENTS = ("page_view", "page_ping")
 MOST_EVENTS: Final = 5_000
 
 
-class Book(msgspec.Struct, gc=False):
+class SessionEvents(msgspec.Struct, gc=False):
     """What is kept of a session.
 
     Attributes:
@@ -42,6 +42,8 @@ class Book(msgspec.Struct, gc=False):
         quarantined: Events that came too late for it.
         full: Whether it had more events than are kept.
     """
+
+    __stored_as__: ClassVar[str] = "Book"
 
     since_ms: int
     events: dict[str, TrackerEvent] = msgspec.field(default_factory=dict)
@@ -130,7 +132,7 @@ class TrackerSessions(KeyedProcess[TrackerEvent, TrackerSession]):
 
     name = "TrackerSessions"
     order = arrival(commutes=True)
-    book = value_state(Book, ttl=_REMEMBERED)
+    book = value_state(SessionEvents, ttl=_REMEMBERED)
     page_views = side_output(TrackerView)
     put_aside = side_output(PutAside)
 
@@ -151,7 +153,7 @@ class TrackerSessions(KeyedProcess[TrackerEvent, TrackerSession]):
         if book is not None and book.closed:
             return event, "quarantined"
         since = None if book is None else book.since_ms
-        book = book or Book(event.collector_ms)
+        book = book or SessionEvents(event.collector_ms)
         aside = book.keep(event)
         if book.since_ms != since:
             ctx.timers.at(book.since_ms + self._longest + 1, _CLOSE)
@@ -172,7 +174,7 @@ class TrackerSessions(KeyedProcess[TrackerEvent, TrackerSession]):
             ctx.output(self.page_views, view)
         if row is not None:
             ctx.emit(row)
-        self.book.value = Book(book.since_ms, closed=True, full=book.full)
+        self.book.value = SessionEvents(book.since_ms, closed=True, full=book.full)
 
 
 class Sessions(msgspec.Struct, gc=False):

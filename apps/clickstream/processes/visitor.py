@@ -24,11 +24,11 @@ from millrace_apps.clickstream.contracts.messages import Details, ErasePerson, O
 from millrace_apps.clickstream.processes.bots import Behaviour, is_crawler
 from millrace_apps.clickstream.processes.visitor_told import VisitorTold
 from millrace_apps.clickstream.processes.visitor_tracked import TrackedSessions
-from millrace_apps.clickstream.state.known import (
+from millrace_apps.clickstream.state.browser_state import (
     MINUTE_MS,
     SETTLED,
     TICK,
-    Known,
+    BrowserState,
     VisitorRules,
     said_the_same,
     seen_as,
@@ -37,7 +37,7 @@ from millrace_apps.clickstream.state.known import (
 from millrace_apps.clickstream.state.sessions import Session, SessionBook
 from millrace_apps.clickstream.state.suppression import Suppressed
 
-_NOTHING: Final = Known()
+_NOTHING: Final = BrowserState()
 
 
 class Visitors(VisitorTold):
@@ -89,7 +89,7 @@ class Visitors(VisitorTold):
             if not fresh.bot and not is_crawler(event.user_agent):
                 self._count(event, fresh, ctx, buys=self._buys(event, fresh, ctx))
 
-    def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> Known | None:
+    def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> BrowserState | None:
         """Return what is known, the event remembered; ``None`` for a repeat, or another's click."""
         if isinstance(event, Click) and event.visitor_id != ctx.key:
             ctx.dead_letter("schema", f"the key is {ctx.key!r}, the visitor {event.visitor_id!r}")
@@ -97,7 +97,7 @@ class Visitors(VisitorTold):
         known = self.known.value
         at = ctx.event_time
         if known is None:
-            known = Known()
+            known = BrowserState()
         seen, identity, content = known.seen, identity_of(event), content_of(event)
         if isinstance(event, Consent):
             identity = f"consent {identity}"  # a click may have the same, and is something else
@@ -119,7 +119,7 @@ class Visitors(VisitorTold):
             ctx.timers.at(at + self._rules.sessions.ends_after(), TICK)
         return known
 
-    def _click(self, event: Click, known: Known, ctx: Context) -> None:
+    def _click(self, event: Click, known: BrowserState, ctx: Context) -> None:
         rules, at, visitor = self._rules, ctx.event_time, str(ctx.key)
         campaign = rules.channels.landing(event)
         crawler = is_crawler(event.user_agent)
@@ -157,14 +157,14 @@ class Visitors(VisitorTold):
             self._write(session, known, ctx)
         self._wake(known, ctx)
 
-    def _wake(self, known: Known, ctx: Context) -> None:
+    def _wake(self, known: BrowserState, ctx: Context) -> None:
         """Bring the timer forward to what is due next: it is never later than that."""
         due = known.book.due(self._rules.sessions, self._rules.session_lateness_ms)
         if due is None:
             return
         ctx.timers.bring_forward(due, TICK)
 
-    def _gives_away(self, event: Click, known: Known, at: int) -> str:
+    def _gives_away(self, event: Click, known: BrowserState, at: int) -> str:
         """Return by what a browser has shown to be a bot; empty: it has not."""
         rules = self._rules.bots
         if self._too_fast(known, at):
@@ -175,7 +175,7 @@ class Visitors(VisitorTold):
             known.behaviour = Behaviour()
         return known.behaviour.take(event.event_type, at, rules)
 
-    def _too_fast(self, known: Known, at: int) -> bool:
+    def _too_fast(self, known: BrowserState, at: int) -> bool:
         times, most = known.times, self._rules.rate_events
         if not times or at >= times[-1]:
             times.append(at)
@@ -225,7 +225,7 @@ class Visitors(VisitorTold):
             ctx.timers.at(max(due if due is not None else last, timer.at + 1), TICK)
         self.known.value = known
 
-    def _counted_until(self, known: Known) -> int:
+    def _counted_until(self, known: BrowserState) -> int:
         """Return until when (UTC ms) what a browser did is looked at; 0 where repeats are known longer."""
         rules = self._rules.bots
         if known.behaviour is None or rules.longest_ms <= self._rules.repeats_ms:
@@ -280,7 +280,9 @@ class VisitorsInOrder(Visitors):
     name = "VisitorsInOrder"
     order = EVENT_TIME_ORDER
 
-    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
+    def _session_of(
+        self, event: Click, known: BrowserState, campaign: str | None, ctx: Context
+    ) -> Session | None:
         if self._rules.sessions.commutes:
             return super()._session_of(event, known, campaign, ctx)
         session, ended = known.book.follow(ctx.event_time, self._rules.sessions, campaign)

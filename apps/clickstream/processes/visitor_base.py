@@ -19,8 +19,8 @@ from millrace_apps.clickstream.contracts.messages import (
 from millrace_apps.clickstream.contracts.rows import Erased, Identity, OwnerChange, SessionRow
 from millrace_apps.clickstream.processes.bots import is_crawler
 from millrace_apps.clickstream.processes.funnels import FunnelResult
+from millrace_apps.clickstream.state.browser_state import BrowserState, VisitorRules
 from millrace_apps.clickstream.state.consent import ConsentChange
-from millrace_apps.clickstream.state.known import Known, VisitorRules
 from millrace_apps.clickstream.state.marks import BrowserMarks, Owned
 from millrace_apps.clickstream.state.order_money import KeptLine
 from millrace_apps.clickstream.state.suppression import SUPPRESSED, Suppressed
@@ -39,7 +39,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     order = arrival(corrects=True)
     object_reuse = True
     inputs: ClassVar = INPUTS
-    known = value_state(Known, ttl=days(395))
+    known = value_state(BrowserState, ttl=days(395))
     erased = value_state(Suppressed, ttl=SUPPRESSED)
     sessions = side_output(SessionRow)
     funnels = side_output(FunnelResult)
@@ -74,7 +74,7 @@ class VisitorBase(KeyedProcess[ShopEvent, ToPerson]):
     def _tell_marks(
         self,
         before: Owned,
-        known: Known,
+        known: BrowserState,
         ctx: Context,
         *,
         since_ms: int | None = None,

@@ -29,6 +29,7 @@ from millrace_apps.clickstream.contracts.messages import (
 )
 from millrace_apps.clickstream.contracts.rows import Erased, Identity, OwnerChange, digest_of
 from millrace_apps.clickstream.processes.visitor_placed import VisitorPlaced
+from millrace_apps.clickstream.state.browser_state import SETTLED, TICK, BrowserState
 from millrace_apps.clickstream.state.consent import (
     STITCH,
     WITHDRAWN,
@@ -42,7 +43,6 @@ from millrace_apps.clickstream.state.consent import (
     names,
     order_of,
 )
-from millrace_apps.clickstream.state.known import SETTLED, TICK, Known
 from millrace_apps.clickstream.state.marks import Owned
 from millrace_apps.clickstream.state.ownership import NOBODY, Ownership
 from millrace_apps.clickstream.state.sessions import Session
@@ -56,7 +56,9 @@ _OWNERS: Final = 4
 class VisitorIdentity(VisitorPlaced):
     """Knows a browser for a person's where that is allowed, takes answers about it, and forgets."""
 
-    def _known_person(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> str | None:
+    def _known_person(
+        self, event: Click, known: BrowserState, campaign: str | None, ctx: Context
+    ) -> str | None:
         """Take down who is there; return whose the click is, ``None``: nobody's who is known."""
         at, user = ctx.event_time, event.user_id
         logout = event.event_type == "logout" and self._rules.shared == "split"
@@ -76,11 +78,11 @@ class VisitorIdentity(VisitorPlaced):
             self._link_again(before, owner if touched else None, known, ctx)
         return owner
 
-    def _touches(self, known: Known, ctx: Context) -> dict[str, list[Told]]:
+    def _touches(self, known: BrowserState, ctx: Context) -> dict[str, list[Told]]:
         return touches_told(known, self._rules.shared, ctx.watermark)
 
     def _link_again(
-        self, before: dict[str, list[Told]], owner: str | None, known: Known, ctx: Context
+        self, before: dict[str, list[Told]], owner: str | None, known: BrowserState, ctx: Context
     ) -> None:
         """Tell the accounts by what they came here where that is other than it was, and one in any case."""
         after = self._touches(known, ctx)
@@ -89,7 +91,7 @@ class VisitorIdentity(VisitorPlaced):
             if user == owner or told != before.get(user, []):
                 self._link(user, told, known, ctx)
 
-    def _link(self, owner: str, told: list[Told], known: Known, ctx: Context) -> None:
+    def _link(self, owner: str, told: list[Told], known: BrowserState, ctx: Context) -> None:
         """Tell an account that the browser is its, and by what it came there."""
         known.touch_revision += 1
         touches = [(at, by) for at, by, _, _ in told]
@@ -102,14 +104,14 @@ class VisitorIdentity(VisitorPlaced):
         )  # fmt: skip
         ctx.emit(link)
 
-    def _there(self, at_ms: int, known: Known) -> str | None:
+    def _there(self, at_ms: int, known: BrowserState) -> str | None:
         """Return whose what is done at a moment (UTC ms) is where it names nobody, as far as is known."""
         there = known.ownership
         if there is None:
             return known.user_id
         return (there.latest if self._rules.shared == "last" else there.owner(at_ms)) or None
 
-    def _owner_of(self, session: Session, known: Known) -> str | None:
+    def _owner_of(self, session: Session, known: BrowserState) -> str | None:
         """Return whose a session is: of several accounts in it, the last one's."""
         there = known.ownership
         if there is None:
@@ -118,7 +120,7 @@ class VisitorIdentity(VisitorPlaced):
             return there.latest or None
         return there.owner_within(session.start_ms, session.end_ms) or None
 
-    def _seen(self, at_ms: int, user: str, cause: str, known: Known, ctx: Context) -> bool:
+    def _seen(self, at_ms: int, user: str, cause: str, known: BrowserState, ctx: Context) -> bool:
         """Take down that somebody, or nobody any more, is there; tell what is another's by that."""
         if known.ownership is None:
             name = known.user_id or NOBODY
@@ -142,7 +144,7 @@ class VisitorIdentity(VisitorPlaced):
         self._own_again(known, ctx)
         return True
 
-    def _own_again(self, known: Known, ctx: Context) -> None:
+    def _own_again(self, known: BrowserState, ctx: Context) -> None:
         """Write the sessions again that are another's now."""
         there = {(session.start_ms, session.client): session for session in known.book.sessions}
         past = [s for s in known.past if (s.start_ms, s.client) not in there]
@@ -165,7 +167,7 @@ class VisitorIdentity(VisitorPlaced):
         ]
 
     def _owner_changes(
-        self, before: dict[int, str], after: dict[int, str], cause: str, known: Known, ctx: Context
+        self, before: dict[int, str], after: dict[int, str], cause: str, known: BrowserState, ctx: Context
     ) -> None:
         """Tell since when whose the browser is, where that is not what was told."""
         for from_ms in sorted({*before, *after}):
@@ -182,7 +184,7 @@ class VisitorIdentity(VisitorPlaced):
         user: str | None,
         why: str,
         cause: str,
-        known: Known,
+        known: BrowserState,
         ctx: Context,
         *,
         deleted: bool = False,
@@ -191,12 +193,12 @@ class VisitorIdentity(VisitorPlaced):
         row = OwnerChange(ctx.key, from_ms, user, why, cause, known.book.revision, deleted)
         ctx.output(self.owner_changes, row, revision=known.book.revision)
 
-    def _identity(self, known: Known, user: str, ctx: Context, *, deleted: bool = False) -> None:
+    def _identity(self, known: BrowserState, user: str, ctx: Context, *, deleted: bool = False) -> None:
         known.book.revision += 1
         row = Identity(ctx.key, user, ctx.event_time, known.book.revision, deleted)
         ctx.output(self.identities, row, revision=known.book.revision)
 
-    def _consent(self, event: Consent, known: Known, ctx: Context) -> None:
+    def _consent(self, event: Consent, known: BrowserState, ctx: Context) -> None:
         """Take an answer; it is judged by when it was said, not by when it came."""
         identity, bits = event.consent_id, bits_of(event.purposes)
         if not event.granted and may_stitch(known.allowed(ctx.event_time)) and bits & STITCH:
@@ -227,7 +229,7 @@ class VisitorIdentity(VisitorPlaced):
             self._unlink(identity, known, ctx)
         self.known.value = known
 
-    def _may_offer(self, first: Answer, answers: Answers, known: Known, ctx: Context) -> None:
+    def _may_offer(self, first: Answer, answers: Answers, known: BrowserState, ctx: Context) -> None:
         """Tell whose the browser is or was since when something may be offered there, or may not."""
         owners = (f"u:{user}" for user in known.owners)
         persons = dict.fromkeys((f"v:{ctx.key}", self.person(known.user_id, ctx.key), *owners))
@@ -247,7 +249,7 @@ class VisitorIdentity(VisitorPlaced):
         )  # fmt: skip
         ctx.output(self.consents, row, revision=revision if again else 0)
 
-    def _unlink(self, cause: str, known: Known, ctx: Context) -> None:
+    def _unlink(self, cause: str, known: BrowserState, ctx: Context) -> None:
         """From now on the browser is nobody's, and what was kept of its person on its account goes."""
         ctx.emit(ErasePerson(f"v:{ctx.key}", ctx.event_time, cause, withdrawn=True))
         self._forget_visit(cause, ctx)
@@ -267,7 +269,9 @@ class VisitorIdentity(VisitorPlaced):
         if self._marks:
             self._unmark(marked, known, ctx)
 
-    def _unmark(self, before: Owned, known: Known, ctx: Context, *, forgets: Collection[str] = ()) -> None:
+    def _unmark(
+        self, before: Owned, known: BrowserState, ctx: Context, *, forgets: Collection[str] = ()
+    ) -> None:
         """Take away from persons what they did here, but for what they did long before.
 
         Args:
@@ -295,7 +299,7 @@ class VisitorIdentity(VisitorPlaced):
         )
         return True
 
-    def _forget(self, event: Forget, known: Known | None, ctx: Context) -> None:
+    def _forget(self, event: Forget, known: BrowserState | None, ctx: Context) -> None:
         subject, cause = ctx.key, event.request_id
         erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
         ctx.output(self.erasures, erased)
@@ -321,7 +325,7 @@ class VisitorIdentity(VisitorPlaced):
             self._forget_visit(cause, ctx)
 
     @staticmethod
-    def _users_of(known: Known | None) -> set[str]:
+    def _users_of(known: BrowserState | None) -> set[str]:
         """Return the accounts that a browser is, or was lately, known to be of."""
         if known is None:
             return set()

@@ -26,8 +26,8 @@ from millrace_apps.clickstream.contracts.messages import (
 )
 from millrace_apps.clickstream.processes.visitor_sessions import VisitorSessions
 from millrace_apps.clickstream.state.activity_counts import ActivityCounts, ActivityKind
+from millrace_apps.clickstream.state.browser_state import SETTLED, BrowserState, Held
 from millrace_apps.clickstream.state.consent import may_offer, may_stitch
-from millrace_apps.clickstream.state.known import SETTLED, Held, Known
 from millrace_apps.clickstream.state.ownership import NOBODY, Mark
 from millrace_apps.clickstream.state.touches import brought_by, owner_by
 
@@ -48,7 +48,7 @@ _CARTS: Final = 3
 class VisitorPlaced(VisitorSessions):
     """Tells carts and persons who came, and who did what."""
 
-    def _holds(self, act: Held, known: Known, ctx: Context) -> None:
+    def _holds(self, act: Held, known: BrowserState, ctx: Context) -> None:
         """Let what was done wait until it is settled by whom; what concerns no cart and no person goes."""
         kind = act.kind
         if kind == "purchase":
@@ -70,7 +70,7 @@ class VisitorPlaced(VisitorSessions):
             self._comes(come, known, ctx)
         known.part, known.carts = kept
 
-    def _place(self, until_ms: int | None, known: Known, ctx: Context) -> int | None:
+    def _place(self, until_ms: int | None, known: BrowserState, ctx: Context) -> int | None:
         """Tell who came, and who did what, up to a moment (UTC ms; None: of all), in order of time.
 
         Returns:
@@ -90,7 +90,7 @@ class VisitorPlaced(VisitorSessions):
             else:
                 return None
 
-    def _comes(self, come: Mark, known: Known, ctx: Context) -> None:
+    def _comes(self, come: Mark, known: BrowserState, ctx: Context) -> None:
         """Let an account be there, and what was done while nobody was known be its."""
         at, user = come
         known.placed = max(come, known.placed)
@@ -105,7 +105,7 @@ class VisitorPlaced(VisitorSessions):
             ctx.emit(Absorbed(f"v:{browser}", at, person))
         known.part, known.carts = None, []
 
-    def _did(self, act: Held, known: Known, ctx: Context) -> None:
+    def _did(self, act: Held, known: BrowserState, ctx: Context) -> None:
         """Tell the cart and the person."""
         kind, at, cause, visitor, cart = act.kind, act.at_ms, act.cause, str(ctx.key), act.cart_id
         consent = known.allowed(at)
@@ -143,7 +143,7 @@ class VisitorPlaced(VisitorSessions):
             if nobodys:
                 self._part(known).observe(did.kind, at, did.subject, did.category, act.cents)
 
-    def _channel(self, at_ms: int, known: Known) -> str:
+    def _channel(self, at_ms: int, known: BrowserState) -> str:
         """Return the channel of the visit that goes on at a moment (UTC ms), by its landings up to then."""
         spans = ((session.start_ms, session.end_ms) for session in reversed(known.book.sessions))
         start = next((start for start, end in spans if start <= at_ms <= end), at_ms)
@@ -151,13 +151,13 @@ class VisitorPlaced(VisitorSessions):
         return self._rules.channels.channel(label)
 
     @staticmethod
-    def _part(known: Known) -> ActivityCounts:
+    def _part(known: BrowserState) -> ActivityCounts:
         """Return what was done while nobody was known: it is somebody's when somebody logs in."""
         if known.part is None:
             known.part = ActivityCounts()
         return known.part
 
     @staticmethod
-    def _filled(known: Known, cart: str, bought: bool) -> None:
+    def _filled(known: BrowserState, cart: str, bought: bool) -> None:
         carts = [other for other in known.carts if other != cart]
         known.carts = carts if bought else [*carts[1 - _CARTS :], cart]

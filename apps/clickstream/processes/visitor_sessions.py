@@ -14,7 +14,7 @@ from millrace_apps.clickstream.contracts.messages import VisitCount, shard_of
 from millrace_apps.clickstream.contracts.rows import SessionRow
 from millrace_apps.clickstream.processes.funnels import result, step_of
 from millrace_apps.clickstream.processes.visitor_base import VisitorBase
-from millrace_apps.clickstream.state.known import Bought, Known, arm_of
+from millrace_apps.clickstream.state.browser_state import Bought, BrowserState, arm_of
 from millrace_apps.clickstream.state.sessions import Kept, Session, SessionBook
 
 #: So many sessions of a browser that nobody is known by are kept, to be given a name later.
@@ -24,7 +24,9 @@ _PAST: Final = 5
 class VisitorSessions(VisitorBase):
     """Enters events into sessions, and writes what becomes of those."""
 
-    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
+    def _session_of(
+        self, event: Click, known: BrowserState, campaign: str | None, ctx: Context
+    ) -> Session | None:
         session, merged = known.book.enter(ctx.event_time, self._rules.sessions)
         if merged:
             session.thin(self._begins)
@@ -74,7 +76,7 @@ class VisitorSessions(VisitorBase):
         cents = to_cents(event.amount or 0.0)
         return self._rules.rates.worth(cents, event.currency, at) or 0 if isinstance(event, Click) else cents
 
-    def _unbuy(self, before: Bought, known: Known, ctx: Context) -> None:
+    def _unbuy(self, before: Bought, known: BrowserState, ctx: Context) -> None:
         """Take an order back from the session that it was counted in: an earlier event tells of it."""
         there = {(session.start_ms, session.client): session for session in known.book.sessions}
         past = [there.get((s.start_ms, s.client), s) for s in known.past]
@@ -104,14 +106,14 @@ class VisitorSessions(VisitorBase):
             ctx.event_time, rules.sessions, ctx.watermark, rules.session_lateness_ms
         )
 
-    def _merged(self, session: Session, merged: Sequence[Session], known: Known, ctx: Context) -> None:
+    def _merged(self, session: Session, merged: Sequence[Session], known: BrowserState, ctx: Context) -> None:
         """Take back the rows of sessions that are part of another now."""
         for gone in merged:
             if gone.written:
                 self._withdraw(gone, known, ctx)
         self._renumber(known, ctx)
 
-    def _renumber(self, known: Known, ctx: Context) -> None:
+    def _renumber(self, known: BrowserState, ctx: Context) -> None:
         """Write the sessions again that are another one of their visitor's now."""
         changed = known.book.renumber()
         for session in changed:
@@ -121,19 +123,19 @@ class VisitorSessions(VisitorBase):
         for past in known.past:
             past.number = numbers.get((past.start_ms, past.client), past.number)
 
-    def _write(self, session: Session, known: Known, ctx: Context) -> None:
+    def _write(self, session: Session, known: BrowserState, ctx: Context) -> None:
         if session.written and session.written_ms != session.start_ms:
             self._withdraw(session, known, ctx)
         session.written_ms = session.start_ms
         self._row(session, session.start_ms, known, ctx)
 
-    def _withdraw(self, session: Session, known: Known, ctx: Context) -> None:
+    def _withdraw(self, session: Session, known: BrowserState, ctx: Context) -> None:
         known.past = [past for past in known.past if past.start_ms != session.written_ms]
         self._row(session, session.written_ms, known, ctx, deleted=True)
         self._funnel_rows(session, session.written_ms, known, ctx, deleted=True)
 
     def _row(
-        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+        self, session: Session, start_ms: int, known: BrowserState, ctx: Context, *, deleted: bool = False
     ) -> None:
         book, rules = known.book, self._rules.sessions
         book.revision += 1
@@ -149,7 +151,7 @@ class VisitorSessions(VisitorBase):
         ctx.output(self.sessions, row, revision=book.revision)
 
     def _funnel_rows(
-        self, session: Session, start_ms: int, known: Known, ctx: Context, *, deleted: bool = False
+        self, session: Session, start_ms: int, known: BrowserState, ctx: Context, *, deleted: bool = False
     ) -> None:
         if session.bot:
             return
@@ -160,7 +162,7 @@ class VisitorSessions(VisitorBase):
             if row is not None:
                 ctx.output(self.funnels, row, revision=known.book.revision)
 
-    def _finish(self, session: Session, known: Known, ctx: Context) -> None:
+    def _finish(self, session: Session, known: BrowserState, ctx: Context) -> None:
         """Write the final row of a session, its way through the funnels, and count it."""
         self._write(session, known, ctx)
         self._funnel_rows(session, session.start_ms, known, ctx)

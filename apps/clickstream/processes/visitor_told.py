@@ -19,15 +19,15 @@ from millrace_apps.clickstream.contracts.messages import (
 )
 from millrace_apps.clickstream.processes.funnels import step_of
 from millrace_apps.clickstream.processes.visitor_identity import VisitorIdentity
-from millrace_apps.clickstream.state.consent import may_stitch
-from millrace_apps.clickstream.state.known import (
+from millrace_apps.clickstream.state.browser_state import (
     MINUTE_MS,
     NOW_MINUTES,
     Bought,
+    BrowserState,
     Held,
-    Known,
     newly_covered,
 )
+from millrace_apps.clickstream.state.consent import may_stitch
 
 
 def search_term(query: str | None) -> str:
@@ -58,7 +58,7 @@ class VisitorTold(VisitorIdentity):
             own = msgspec.structs.replace(count, shard=shard, device="", there_from_ms=0, there_to_ms=0)
             ctx.output(self.counts, own)
 
-    def _buys(self, event: Click, known: Known, ctx: Context) -> bool:
+    def _buys(self, event: Click, known: BrowserState, ctx: Context) -> bool:
         """Tell of the order, and whether the event is the first in time that does; others are no purchase."""
         if event.event_type != "purchase":
             return True
@@ -84,7 +84,7 @@ class VisitorTold(VisitorIdentity):
             for line in event.lines
         ]  # fmt: skip
 
-    def _count(self, event: Click, known: Known, ctx: Context, *, buys: bool = True) -> None:
+    def _count(self, event: Click, known: BrowserState, ctx: Context, *, buys: bool = True) -> None:
         """Tell the shards what is viewed and sold, and who is there."""
         kind, at, cause = event.event_type, ctx.event_time, event.event_id
         minute = at // MINUTE_MS
@@ -119,7 +119,7 @@ class VisitorTold(VisitorIdentity):
                 self._counts(count, event.device, ctx)
 
     def _tell(
-        self, event: Click, known: Known, owner: str | None, ctx: Context, *, buys: bool = True
+        self, event: Click, known: BrowserState, owner: str | None, ctx: Context, *, buys: bool = True
     ) -> None:
         """Tell the recommender of it, and hold it for its cart and person.
 
@@ -153,7 +153,7 @@ class VisitorTold(VisitorIdentity):
         )  # fmt: skip
         self._holds(act, known, ctx)
 
-    def _mark(self, event: Click, known: Known, ctx: Context, *, buys: bool) -> None:
+    def _mark(self, event: Click, known: BrowserState, ctx: Context, *, buys: bool) -> None:
         """Take down which step of persons' funnels a click is, where it may be known of whom."""
         kind, at = event.event_type, ctx.event_time
         step = step_of(kind, event.page_type, event.step)

@@ -16,7 +16,7 @@ from millrace_apps.clickstream.contracts.events import Click, order_of
 from millrace_apps.clickstream.contracts.snowplow_events import TrackerEvent
 from millrace_apps.clickstream.processes.snowplow import judged, keep, longest, refused, summarise
 from millrace_apps.clickstream.processes.visitor_sessions import VisitorSessions
-from millrace_apps.clickstream.state.known import Bought, Known
+from millrace_apps.clickstream.state.browser_state import Bought, BrowserState
 from millrace_apps.clickstream.state.sessions import Judged, Kept, Session, SessionBook
 
 #: What of a session is counted from its events, whenever a row is made of them.
@@ -60,7 +60,9 @@ def tracked(event: Kept, client: str) -> TrackerEvent:
 class TrackedSessions(VisitorSessions):
     """Lets the tracker's sessions be those of a browser."""
 
-    def _session_of(self, event: Click, known: Known, campaign: str | None, ctx: Context) -> Session | None:
+    def _session_of(
+        self, event: Click, known: BrowserState, campaign: str | None, ctx: Context
+    ) -> Session | None:
         kept = kept_of(event, campaign)
         if refused(tracked(kept, event.client_session_id), self._rules.sessions) is not None:
             self.emit_late(event, ctx)
@@ -94,7 +96,7 @@ class TrackedSessions(VisitorSessions):
         session.start_ms, session.end_ms = min(session.start_ms, at), max(session.end_ms, at)
         session.events = len(session.kept)
 
-    def _judge(self, session: Session, known: Known) -> None:
+    def _judge(self, session: Session, known: BrowserState) -> None:
         """Make of the events that are kept what rows say; what came too long after the start is left out."""
         if not session.kept:
             return
@@ -123,12 +125,12 @@ class TrackedSessions(VisitorSessions):
         if not session.kept:  # what its events are kept of is judged anew
             super()._take_back(session, before)
 
-    def _write(self, session: Session, known: Known, ctx: Context) -> None:
+    def _write(self, session: Session, known: BrowserState, ctx: Context) -> None:
         self._judge(session, known)
         if session.judged is not None:
             super()._write(session, known, ctx)
 
-    def _finish(self, session: Session, known: Known, ctx: Context) -> None:
+    def _finish(self, session: Session, known: BrowserState, ctx: Context) -> None:
         self._judge(session, known)
         session.kept = {}
         if session.ignored:
@@ -136,7 +138,7 @@ class TrackedSessions(VisitorSessions):
         if session.judged is not None:
             super()._finish(session, known, ctx)
 
-    def _withdraw(self, session: Session, known: Known, ctx: Context) -> None:
+    def _withdraw(self, session: Session, known: BrowserState, ctx: Context) -> None:
         """A tracker's session has its name whenever it begins: its row is written anew, and not another."""
 
     def _visited(self, session: Session, ctx: Context) -> None:

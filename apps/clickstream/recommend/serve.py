@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from millrace.inspect.committed import CommittedState
+from millrace.checkpoints.committed import CommittedState
 from millrace.rules import RuleSet
 from millrace.serving.questions import NotFound, Question, Refused
 from millrace.state.broadcast import BroadcastLayout

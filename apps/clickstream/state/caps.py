@@ -23,7 +23,7 @@ from millrace_apps.clickstream.contracts.messages import (
 )
 from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
 from millrace_apps.clickstream.processes.offering import OffersBase
-from millrace_apps.clickstream.state.known import HOLDOUT
+from millrace_apps.clickstream.state.browser_state import HOLDOUT
 from millrace_apps.clickstream.state.offers import (
     OUTCOME_MS,
     KeptOffers,

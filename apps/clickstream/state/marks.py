@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from millrace_apps.clickstream.processes.funnels import Funnel
 from millrace_apps.clickstream.processes.person_funnels import spans_of, thinned
-from millrace_apps.clickstream.state.known import Known
+from millrace_apps.clickstream.state.browser_state import BrowserState
 
 #: So many marks of a browser can turn out to be another's, the last ones.
 MOST_MARKS: Final = 300
@@ -41,7 +41,7 @@ class BrowserMarks:
     def __bool__(self) -> bool:
         return bool(self.steps)
 
-    def take(self, known: Known, at_ms: int, step: str) -> None:
+    def take(self, known: BrowserState, at_ms: int, step: str) -> None:
         """Take down that a step was done at a moment, UTC ms."""
         mark = (at_ms, step, "")
         if at_ms <= known.marks_from or any(one[:2] == mark[:2] for one in known.marks):
@@ -51,18 +51,18 @@ class BrowserMarks:
             known.marks_from = max(known.marks_from, known.marks.pop(0)[0])
 
     @staticmethod
-    def drop(known: Known, at_ms: int, step: str) -> None:
+    def drop(known: BrowserState, at_ms: int, step: str) -> None:
         """Take a step back."""
         known.marks = [one for one in known.marks if one[:2] != (at_ms, step)]
 
-    def owned(self, known: Known, browser: str) -> Owned:
+    def owned(self, known: BrowserState, browser: str) -> Owned:
         """Return whose marks there are; nobody's are the browser's."""
         found: dict[str, list[tuple[int, str]]] = {}
         for at, step, name in known.marks:
             found.setdefault(name or self._whose(known, at, browser), []).append((at, step))
         return {person: thinned(marks, self._spans) for person, marks in found.items()}
 
-    def _whose(self, known: Known, at_ms: int, browser: str) -> str:
+    def _whose(self, known: BrowserState, at_ms: int, browser: str) -> str:
         there, nobody = known.ownership, f"v:{browser}"
         if there is None or self._shared == "last":
             user = known.user_id if there is None else there.latest
@@ -72,7 +72,7 @@ class BrowserMarks:
         claim = there.next_after(at_ms)
         return f"u:{claim[1]}" if claim is not None and claim[0] <= at_ms + self.within_ms else nobody
 
-    def settle(self, known: Known, settled_ms: int, horizon_ms: int, browser: str) -> None:
+    def settle(self, known: BrowserState, settled_ms: int, horizon_ms: int, browser: str) -> None:
         """Write down whose marks are of which nothing in time says otherwise; forget those that are too old.
 
         Args:

@@ -16,7 +16,7 @@ from millrace.patterns.buffer import kept_type
 from millrace.patterns.matcher import Matcher
 from millrace_apps.clickstream.contracts.messages import Shopping
 from millrace_apps.clickstream.processes.offer_rules import OfferRule, duration_ms
-from millrace_apps.clickstream.state.known import HOLDOUT, OFFERS
+from millrace_apps.clickstream.state.browser_state import HOLDOUT, OFFERS
 from millrace_apps.clickstream.state.registers import MOST_ANSWERS, Register
 
 #: Partial matches that a rule may have of one person; of more, the oldest go.

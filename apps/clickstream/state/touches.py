@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from millrace_apps.clickstream.state.known import Known
+from millrace_apps.clickstream.state.browser_state import BrowserState
 from millrace_apps.clickstream.state.profiles import Touch
 
 #: When (UTC ms), by what, since when that is known to be theirs, and until when; 0: for good.
@@ -18,7 +18,9 @@ Told = tuple[int, str, int, int]
 NOBODYS: Final = ""
 
 
-def touches_told(known: Known, shared: Literal["split", "last"], settled_ms: int) -> dict[str, list[Told]]:
+def touches_told(
+    known: BrowserState, shared: Literal["split", "last"], settled_ms: int
+) -> dict[str, list[Told]]:
     """Return account → its touches, in order of time.
 
     Args:
@@ -28,7 +30,8 @@ def touches_told(known: Known, shared: Literal["split", "last"], settled_ms: int
 
     Example:
         >>> from millrace_apps.clickstream.state.ownership import Ownership
-        >>> known = Known(touches=[(5, "mail", "")], ownership=Ownership(marks=[(20, "ann"), (30, "bob")]))
+        >>> marks = Ownership(marks=[(20, "ann"), (30, "bob")])
+        >>> known = BrowserState(touches=[(5, "mail", "")], ownership=marks)
         >>> touches_told(known, "split", 0)
         {'ann': [(5, 'mail', 20, 0)]}
         >>> touches_told(known, "last", 0)
@@ -57,7 +60,7 @@ def touches_told(known: Known, shared: Literal["split", "last"], settled_ms: int
 
 
 def brought_by(
-    known: Known, owner: str, at_ms: int, shared: Literal["split", "last"]
+    known: BrowserState, owner: str, at_ms: int, shared: Literal["split", "last"]
 ) -> list[tuple[int, str]]:
     """Return when (UTC ms) and by what somebody had been brought, as it was known at a moment.
 
@@ -75,12 +78,12 @@ def brought_by(
     return [(at, by) for at, by, _ in known.all_touches() if at <= at_ms and (at, by) not in owned]
 
 
-def owner_by(known: Known, at_ms: int) -> str:
+def owner_by(known: BrowserState, at_ms: int) -> str:
     """Return who was there at a moment (UTC ms), by what happened up to it; empty for nobody."""
     return (known.user_id or NOBODYS) if known.ownership is None else known.ownership.at(at_ms)
 
 
-def _spans(known: Known) -> list[tuple[int | None, int, str]]:
+def _spans(known: BrowserState) -> list[tuple[int | None, int, str]]:
     """Return since when, until when (0: for good) and who was there last."""
     there = known.ownership
     if there is None:

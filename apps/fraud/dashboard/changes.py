@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from millrace_apps.fraud.contracts.control_events import Change
     from millrace_apps.fraud.operations.governance import Proposal
-    from millrace_apps.fraud.operations.governed_book import GovernedBook
+    from millrace_apps.fraud.operations.governed_book import GovernedControlState
     from millrace_apps.fraud.settings import FraudSettings
 
 _SHOWN: Final = 25
@@ -77,7 +77,7 @@ def above(scores: npt.NDArray[np.float64]) -> list[tuple[float, float | None]]:
 # -- proposals -------------------------------------------------------------------------------------
 
 
-def book_of(data: AppData) -> GovernedBook:
+def book_of(data: AppData) -> GovernedControlState:
     """Return what was said of thresholds, lists and rules.
 
     By the control topic where a broker is named, else by the audit table: what commands and pages over this
@@ -98,7 +98,7 @@ def book_of(data: AppData) -> GovernedBook:
     if table is None or "event" not in table.columns:
         return empty(settings)
 
-    def read(_: Any) -> GovernedBook:
+    def read(_: Any) -> GovernedControlState:
         book = empty(settings)
         for event in table.all(["event"])["event"].to_pylist():
             book.take(str(event).encode())
@@ -178,7 +178,7 @@ def look_at(data: AppData, values: Mapping[str, str]) -> View:
     return compared(data, found.each(), values.get("period") or "7d", book)
 
 
-def compared(data: AppData, changes: list[Change], period: str, book: GovernedBook) -> Table:
+def compared(data: AppData, changes: list[Change], period: str, book: GovernedControlState) -> Table:
     """Return what is done now, and what would be done: a row per figure, then one per threshold."""
     from millrace_apps.fraud.contracts.control_events import ResetThreshold, SetThreshold
     from millrace_apps.fraud.operations import changes as shared

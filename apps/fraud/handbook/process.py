@@ -85,22 +85,22 @@ class TerminalHistory(KeyedProcess[CustomerView, PaymentFeatures]):
     Args:
         label_delay_ms: How long the labels of recorded history stay unseen, and how far behind the
             present the Handbook's risk windows end, ms.
-        silence_is_genuine: Take a payment that nobody has spoken of within the delay for genuine: for live
+        unlabelled_is_genuine: Take a payment that nobody has spoken of within the delay for genuine: for live
             streams, where only frauds and disputes are labelled.
     """
 
     order = "event_time"
     log = value_state(LabelLog, ttl=_LIFE)
 
-    def __init__(self, label_delay_ms: int = 7 * DAY_MS, *, silence_is_genuine: bool = False) -> None:
+    def __init__(self, label_delay_ms: int = 7 * DAY_MS, *, unlabelled_is_genuine: bool = False) -> None:
         if not 0 < label_delay_ms <= _MOST_DELAY_MS:
             raise UserError(f"the label delay must be above 0 and at most 45 days, not {label_delay_ms} ms")
         self._delay = label_delay_ms
-        self._silence = silence_is_genuine
+        self._unlabelled_is_genuine = unlabelled_is_genuine
 
     def describe(self) -> dict[str, Any]:
         """Return what the state depends on."""
-        return {"label_delay_ms": self._delay, "silence_is_genuine": self._silence}
+        return {"label_delay_ms": self._delay, "silence_is_genuine": self._unlabelled_is_genuine}  # as stored
 
     def process(self, event: CustomerView, ctx: Context) -> None:
         """Handle a payment, or learn a label."""
@@ -115,7 +115,9 @@ class TerminalHistory(KeyedProcess[CustomerView, PaymentFeatures]):
         at, out_of_order = event.event_time_ms, event.out_of_order
         if at < (last := log.last()):
             at, out_of_order = last, True
-        windows, risk = look_at_labels(log, at, self._delay, silence_is_genuine=self._silence)
+        windows, risk = look_at_labels(
+            log, at, self._delay, unlabelled_is_genuine=self._unlabelled_is_genuine
+        )
         ctx.emit(_record(event, event.features, out_of_order, windows, risk))
         fraud = event.is_fraud
         label = PENDING if fraud is None else FRAUD if fraud else GENUINE

@@ -214,7 +214,7 @@ def _declined(labels: bytearray, start: int, end: int) -> int:
 
 
 def look_at_labels(
-    log: LabelLog, at: int, delay: int, *, silence_is_genuine: bool, mature: int = 0
+    log: LabelLog, at: int, delay: int, *, unlabelled_is_genuine: bool, mature: int = 0
 ) -> tuple[tuple[int, float, int, float, int, float], LabelRisk]:
     """Return what is known of a terminal's transactions, and forget what no window holds any more.
 
@@ -224,9 +224,9 @@ def look_at_labels(
         log: The terminal's transactions before this one, with the labels that have been learned.
         at: Event time, ms.
         delay: Label delay, ms.
-        silence_is_genuine: Take those that nobody has spoken of for genuine, after the delay …
+        unlabelled_is_genuine: Take those that nobody has spoken of for genuine, after the delay …
         mature: … or after this, if it is longer, ms.
     """
-    log.uncover(at - max(delay, mature), silence_is_genuine=silence_is_genuine)
+    log.uncover(at - max(delay, mature), unlabelled_is_genuine=unlabelled_is_genuine)
     log.forget(at - delay - MEMORY_MS)
     return terminal_windows(log, at, delay), log.risk(at)

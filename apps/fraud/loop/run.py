@@ -121,7 +121,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass
-class _Known:
+class _Recorded:
     """What the loop has on record: the tables that a model is trained on."""
 
     features: list[pd.DataFrame] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Loop:
         self._spec = ModelSpec(LIVE_NAME, LIVE_INPUTS, self._size.trees, LIVE_MODEL.features_version)
         self._chain = MemoryChain(topology(self._settings(folder)), records=True)
         self._due: list[tuple[int, str, Label | Authorisation]] = []
-        self._record = _Known()
+        self._record = _Recorded()
         self._versions = 0
 
     def _settings(self, folder: Path) -> FraudSettings:

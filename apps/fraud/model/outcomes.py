@@ -1,8 +1,8 @@
 """Outcomes of scored payments, one by one and counted: for the metrics of a day.
 
-A batch of a key group is counted before it leaves the desk: one :class:`Outcomes` per model and day, whose
-parts add up to the same numbers in any order and any cut. A metrics' key, of which there is one per model,
-takes as many events as there are key groups in a batch, not as there are payments.
+A batch of a key group is counted before it leaves the decision stage: one :class:`Outcomes` per model and
+day, whose parts add up to the same numbers in any order and any cut. A metrics' key, of which there is one
+per model, takes as many events as there are key groups in a batch, not as there are payments.
 """
 
 from __future__ import annotations

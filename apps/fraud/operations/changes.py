@@ -31,7 +31,7 @@ from millrace_apps.fraud.processes.scoring import DEFAULTS
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
     from millrace_apps.fraud.operations.governance import Proposal
-    from millrace_apps.fraud.operations.governed_book import GovernedBook
+    from millrace_apps.fraud.operations.governed_book import GovernedControlState
     from millrace_apps.fraud.operations.what_if import Difference
     from millrace_apps.fraud.settings import FraudSettings
 
@@ -89,16 +89,16 @@ def open_topic(settings: FraudSettings) -> ControlTopic:
     return ControlTopic(RULES, settings)
 
 
-def read(topic: ControlTopic) -> GovernedBook:
+def read(topic: ControlTopic) -> GovernedControlState:
     """Return what the control topic says."""
     book: Any = topic.read()
-    found: GovernedBook = book
+    found: GovernedControlState = book
     return found
 
 
 def propose(
     topic: ControlTopic, changes: Sequence[Change], by: str, now_ms: int, reason: str
-) -> tuple[str, GovernedBook]:
+) -> tuple[str, GovernedControlState]:
     """Send a proposal; return its name and what the topic says then.
 
     Raises:
@@ -109,7 +109,7 @@ def propose(
 
 def settle(
     settings: FraudSettings, kind: str, proposal: str, by: str, reason: str
-) -> tuple[str, GovernedBook]:
+) -> tuple[str, GovernedControlState]:
     """Approve, reject or undo a proposal; return its name and what the topic says then.
 
     Args:
@@ -129,14 +129,14 @@ def settle(
     return _sent(open_topic(settings), event)
 
 
-def _sent(topic: ControlTopic, event: Propose | Settlement) -> tuple[str, GovernedBook]:
+def _sent(topic: ControlTopic, event: Propose | Settlement) -> tuple[str, GovernedControlState]:
     book: Any
     book, _ = topic.change(lambda _: [event])
     return event.id, book
 
 
 def difference(
-    changes: Sequence[Change], settings: FraudSettings, last: str | None, book: GovernedBook
+    changes: Sequence[Change], settings: FraudSettings, last: str | None, book: GovernedControlState
 ) -> Difference:
     """Return what changes would have done over the app's own table of decisions.
 
@@ -184,7 +184,7 @@ def standing_of(proposal: Proposal) -> str:
     return _SAID.get(proposal.status, f"is {proposal.status}")
 
 
-def change_text(change: Change, book: GovernedBook) -> str:
+def change_text(change: Change, book: GovernedControlState) -> str:
     """Return what a change changes, beside what holds now."""
     if isinstance(change, SetThreshold | ResetThreshold):
         default: float = getattr(DEFAULTS, change.name, 0.0)

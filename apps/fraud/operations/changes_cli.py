@@ -12,7 +12,7 @@ from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
     from millrace_apps.fraud.contracts.control_events import Change
-    from millrace_apps.fraud.operations.governed_book import GovernedBook
+    from millrace_apps.fraud.operations.governed_book import GovernedControlState
     from millrace_apps.fraud.operations.what_if import Difference
     from millrace_apps.fraud.settings import FraudSettings
 
@@ -283,7 +283,7 @@ def _changes(
     return found
 
 
-def _tell(name: str, book: GovernedBook) -> None:
+def _tell(name: str, book: GovernedControlState) -> None:
     """Print what has become of a proposal."""
     from millrace_apps.fraud.operations.changes import standing_of
 
@@ -292,7 +292,7 @@ def _tell(name: str, book: GovernedBook) -> None:
     typer.echo(f"{name} {standing_of(found)}{then}")
 
 
-def _show(name: str, book: GovernedBook) -> None:
+def _show(name: str, book: GovernedControlState) -> None:
     from millrace.time.moments import show_time
     from millrace_apps.fraud.operations.changes import change_text
 

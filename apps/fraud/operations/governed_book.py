@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.errors import UserError
-from millrace.operations.control_topic import Book
+from millrace.operations.control_topic import ControlState
 from millrace_apps.fraud.contracts.events import Control, SetRate
 from millrace_apps.fraud.operations.governance import Governance, Kept, Proposal, take_control
 from millrace_apps.fraud.processes.decision import ALLOWED, BLOCKED
@@ -41,7 +41,7 @@ class KeptProposals(dict[str, Proposal]):
 
 
 @dataclass
-class GovernedBook(Book):
+class GovernedControlState(ControlState):
     """What the control topic says, read with the code that the stream reads it with.
 
     Attributes:
@@ -79,10 +79,10 @@ class GovernedBook(Book):
             take_control(event, self.kept, self.law, now_ms=0)
 
 
-def book_of(settings: FraudSettings) -> GovernedBook:
+def book_of(settings: FraudSettings) -> GovernedControlState:
     """Return what a control topic says that has no messages."""
     law = settings.governance.law()
-    return GovernedBook(law.language(), Control, law=law)
+    return GovernedControlState(law.language(), Control, law=law)
 
 
 def check_value(name: str, value: str) -> None:

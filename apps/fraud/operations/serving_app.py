@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import UserError
-from millrace.inspect.committed import CommittedState
 from millrace.runtime.plans import settled
 from millrace.serving.ahead import AheadOfQuery
 from millrace.serving.handing import AtOnce, HandingOn

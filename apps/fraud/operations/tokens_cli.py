@@ -86,8 +86,8 @@ def _where(root: Path | None, overrides: list[str] | None) -> tuple[FraudSetting
 
 def _check_committed(folder: Path) -> None:
     """Refuse a checkpoint whose last batch has not ended: it is done again, and must have the same tokens."""
+    from millrace.checkpoints.checkpoint import Checkpoint
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import Checkpoint
 
     if not (folder / "checkpoint" / "offsets").is_dir():
         return

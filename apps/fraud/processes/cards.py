@@ -411,7 +411,7 @@ class CardStage(_Cards, KeyedProcess[Transaction, Passed]):
         self._tells, self._responds = tells, responds
 
     def forward_erasure(self, event: CardErasure, ctx: Context) -> None:
-        """Hand on to the desk, through all stages, that a card is to be forgotten."""
+        """Hand on to the decision stage, through all others, that a card is to be forgotten."""
         none = f"-{event.card_id}"
         ctx.emit(Forgotten(event.card_id, none, none, none, none, none, none), on_time=False)
 

@@ -1,4 +1,4 @@
-"""The stages of account, terminal, device and IP address, each keyed by its entity, and the desk.
+"""The stages of account, terminal, device and IP address, each keyed by its entity, and the decision.
 
 What comes from the stage before is on time by definition; a card's transactions come in its order,
 those of an entity in the order in which batches bring them. A transaction sees what was handled before it
@@ -183,7 +183,7 @@ class MerchantStage(_Entity, KeyedProcess[Passed, Passed]):
     name, entity, found = "MerchantMonitor", "merchant", "merchant"
 
 
-class Desk(_Later, KeyedProcess[Passed, Decision]):
+class DecisionStage(_Later, KeyedProcess[Passed, Decision]):
     """Decides on what the stages before found, by card again.
 
     Args:
@@ -308,7 +308,7 @@ def stages(
         scorer: A model; None: rules only.
         challenger: A model in shadow, beside the other.
         labels: How the terminal's stage reads labels.
-        measures: Whether the desk keeps scores, to be judged by the labels that come later.
+        measures: Whether the decision stage keeps scores, to be judged by the labels that come later.
         control_group: Who is let through though it would be blocked.
         half_life: Half-life of what is usual for a card, days.
 
@@ -329,7 +329,7 @@ def stages(
     for entity in entities:
         stage = TerminalStage(labels, tells=measures) if entity == "terminal" else _STAGES[entity]()
         rest.append((f"{entity}_key", stage))
-    desk = Desk(scorer, challenger, measures=measures, control_group=control_group)
+    decision = DecisionStage(scorer, challenger, measures=measures, control_group=control_group)
     responds = "terminal" in entities
     first = CardStage(tells=measures or responds, responds=responds, half_life=half_life)
-    return first, [*rest, ("card_key", desk)]
+    return first, [*rest, ("card_key", decision)]

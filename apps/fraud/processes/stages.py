@@ -149,7 +149,7 @@ class Responded(msgspec.Struct, frozen=True, gc=False, tag="responded"):
 
 
 class Forgotten(msgspec.Struct, frozen=True, gc=False, tag="forgotten"):
-    """That a card is to be forgotten, on its way through the stages to the desk.
+    """That a card is to be forgotten, on its way through the stages to the decision.
 
     Attributes:
         card_key: The card.

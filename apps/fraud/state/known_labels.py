@@ -44,7 +44,7 @@ class LabelRules(msgspec.Struct, frozen=True):
 
     Attributes:
         delay_ms: How far behind the present the Handbook's risk windows end, ms.
-        silence_is_genuine: Take what nobody has spoken of for genuine, since only frauds and disputes are
+        unlabelled_is_genuine: Take what nobody has spoken of for genuine, since only frauds and disputes are
             reported.
         maturity_ms: How long the slowest who would speak of it take, ms: silence says nothing before; 0: as
             long as ``delay_ms``.
@@ -54,7 +54,7 @@ class LabelRules(msgspec.Struct, frozen=True):
     """
 
     delay_ms: int = 7 * DAY_MS
-    silence_is_genuine: bool = True
+    unlabelled_is_genuine: bool = True
     maturity_ms: int = 0
     high_ratio: float = 2.5
     high_amount: float | None = None
@@ -74,7 +74,7 @@ class LabelRules(msgspec.Struct, frozen=True):
             total: Their sum.
 
         >>> rules = LabelRules()
-        >>> rules.is_high(60.0, 20.0, 100, 2_500.0), rules.is_high(600.0, 20.0, 100, 50_000.0)
+        >>> rules.is_high(70.0, 20.0, 100, 2_500.0), rules.is_high(600.0, 20.0, 100, 50_000.0)
         (True, False)
         """
         if self.high_amount is not None and amount > self.high_amount:
@@ -241,7 +241,7 @@ class TerminalLog(msgspec.Struct, array_like=True, gc=False):
             log = log.until(at)
             _learn(log, words[: bisect_right(words, at, key=_known)])
         windows, risk = look_at_labels(
-            log, at, rules.delay_ms, silence_is_genuine=rules.silence_is_genuine, mature=rules.mature_ms
+            log, at, rules.delay_ms, unlabelled_is_genuine=rules.unlabelled_is_genuine, mature=rules.mature_ms
         )
         fields: tuple[Any, ...] = (*msgspec.structs.astuple(risk), *windows)
         return TerminalLabels(*fields)

@@ -136,18 +136,18 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
         end = bisect_right(self.times, at - self.base)
         return LabelLog(self.base, self.times[:end], self.labels[:end], min(self.uncovered, end))
 
-    def uncover(self, until: int, *, silence_is_genuine: bool = False) -> None:
+    def uncover(self, until: int, *, unlabelled_is_genuine: bool = False) -> None:
         """Make the sealed labels of transactions up to a time known.
 
         Args:
             until: Event time, ms, of the latest whose label is known now.
-            silence_is_genuine: Take those that nobody has spoken of for genuine.
+            unlabelled_is_genuine: Take those that nobody has spoken of for genuine.
         """
         times, labels, index = self.times, self.labels, self.uncovered
         bound, count = until - self.base, len(times)
         while index < count and times[index] <= bound:
             label = labels[index] & ~SEALED
-            if silence_is_genuine and label & ~HIGH == PENDING:
+            if unlabelled_is_genuine and label & ~HIGH == PENDING:
                 label |= GENUINE
             labels[index] = label
             index += 1
@@ -192,7 +192,7 @@ class LabelLog(msgspec.Struct, array_like=True, gc=False):
             >>> log = LabelLog()
             >>> log.add(1_000)
             >>> log.decline(1_000)
-            >>> log.uncover(2_000, silence_is_genuine=True)
+            >>> log.uncover(2_000, unlabelled_is_genuine=True)
             >>> found = log.risk(2_000)
             >>> found.known, found.pending
             (0, 0)

@@ -29,7 +29,7 @@ from millrace_apps.iot_maintenance.processes.statuses import VOCABULARY, Regime,
 from millrace_apps.iot_maintenance.state.assets import UNREGISTERED, Standing, place_by_name
 
 if TYPE_CHECKING:
-    from millrace_apps.iot_maintenance.processes.watch import Monitoring
+    from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 
 #: Name of the timer of what alarms wait for.
 ALARMS: Final = "alarms"
@@ -78,7 +78,7 @@ class Around(msgspec.Struct, array_like=True):
     line: str = ""
 
 
-class _Known:
+class _FactsOfMachine:
     """What expressions ask of a machine's master data and past, as far as looking ahead keeps it."""
 
     __slots__ = ("attributes", "errors_24h", "last_maintenance_ms", "status_since_ms")
@@ -174,7 +174,7 @@ class Alarming(KeyedProcess[Seen, Said]):
         around = self.around.value or Around()
         regime = self._regime(around)
         facts = Facts(ctx.event_time, status=around.status, kind=life.kind, regime=regime)
-        facts.known = _Known(life, around)
+        facts.known = _FactsOfMachine(life, around)
         facts.risks, facts.remaining_life = risks, remaining_h
         if self.conditions.value is None and not rules.foreseen_trips(facts):
             return  # as nearly always

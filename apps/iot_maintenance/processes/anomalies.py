@@ -10,7 +10,7 @@ import msgspec
 from millrace import Context, map_state, minutes, side_output
 from millrace.operators import novelty
 from millrace.operators.anomaly import Novelty, NoveltyState, Why
-from millrace_apps.iot_maintenance.processes.watch import Monitoring, Watch
+from millrace_apps.iot_maintenance.processes.liveness_monitor import LivenessMonitor, Monitoring
 
 if TYPE_CHECKING:
     from millrace_apps.iot_maintenance.contracts.events import Reading
@@ -85,7 +85,7 @@ class Gathered(msgspec.Struct, array_like=True, gc=False):
     crosses_at: int = -1
 
 
-class Scored(Watch):
+class Scored(LivenessMonitor):
     """The part of the monitor that scores values; for each point it keeps a fraction of a KiB."""
 
     scores = side_output(PointScore)

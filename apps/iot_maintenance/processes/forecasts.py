@@ -11,7 +11,7 @@ from millrace import Context, hours, map_state, minutes, side_output
 from millrace.operators import limit_forecast
 from millrace.operators.crossing import CrossingState, LimitForecast
 from millrace_apps.iot_maintenance.processes.anomalies import Gathered, Scored, Scoring
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 
 if TYPE_CHECKING:
     from millrace_apps.iot_maintenance.alarms.book import RuleSet

@@ -16,12 +16,12 @@ from millrace.operators.control import Chart
 from millrace.operators.detectors import Cusum, CusumState
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
 from millrace_apps.iot_maintenance.processes.forecasts import Forecasting, Foreseen, hours_until
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.normal import Registered
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 
 if TYPE_CHECKING:
     from millrace_apps.iot_maintenance.contracts.events import Reading
-    from millrace_apps.iot_maintenance.state.past import Known
+    from millrace_apps.iot_maintenance.state.past import MachineAsOf
 
 #: A sensor that has said nothing for so many intervals has no value any more.
 _LATEST: Final = 10
@@ -144,7 +144,7 @@ class Charted(Foreseen):
         subject: str,
         value: float | None,
         every: float,
-        known: Known,
+        known: MachineAsOf,
         mark: str,
         ctx: Context,
     ) -> Learned:

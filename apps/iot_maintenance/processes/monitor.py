@@ -28,11 +28,7 @@ from millrace_apps.iot_maintenance.contracts.events import (
 )
 from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.contracts.signals import Fact, Signal
-from millrace_apps.iot_maintenance.processes.machine_health import Learned
-from millrace_apps.iot_maintenance.processes.orders import PLANNING, WORK
-from millrace_apps.iot_maintenance.processes.quality import Judged, Sensor
-from millrace_apps.iot_maintenance.processes.registering import Registering
-from millrace_apps.iot_maintenance.processes.watch import (
+from millrace_apps.iot_maintenance.processes.liveness_monitor import (
     ALARMS,
     LIVE,
     NOTICE,
@@ -42,6 +38,10 @@ from millrace_apps.iot_maintenance.processes.watch import (
     WATCH,
     Monitoring,
 )
+from millrace_apps.iot_maintenance.processes.machine_health import Learned
+from millrace_apps.iot_maintenance.processes.orders import PLANNING, WORK
+from millrace_apps.iot_maintenance.processes.quality import Judged, Sensor
+from millrace_apps.iot_maintenance.processes.registering import Registering
 from millrace_apps.iot_maintenance.state.assets import point_of, quantity_of, subject_of
 from millrace_apps.iot_maintenance.state.earlier import MACHINE_OF_VERSION_1
 from millrace_apps.iot_maintenance.state.machine import (
@@ -56,7 +56,7 @@ from millrace_apps.iot_maintenance.state.machine import (
     pack,
     unpack,
 )
-from millrace_apps.iot_maintenance.state.past import DAY_MS, Known
+from millrace_apps.iot_maintenance.state.past import DAY_MS, MachineAsOf
 from millrace_apps.iot_maintenance.state.running import Running
 
 __all__ = ["MachineMonitor", "Monitoring"]
@@ -275,7 +275,7 @@ class MachineMonitor(Registering):
         event: Reading,
         subject: str,
         machine: Machine,
-        known: Known,
+        known: MachineAsOf,
         judged: Judged,
         running: Running,
         zscore: float | None,
@@ -368,7 +368,7 @@ class MachineMonitor(Registering):
         event: Reading,
         subject: str,
         machine: Machine,
-        known: Known,
+        known: MachineAsOf,
         judged: Judged,
         running: Running | None,
         zscore: float | None,

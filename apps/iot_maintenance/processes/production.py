@@ -5,10 +5,10 @@ from __future__ import annotations
 from millrace import Context
 from millrace.parts.contents import digest_of
 from millrace_apps.iot_maintenance.contracts.events import PartCount, Status
+from millrace_apps.iot_maintenance.processes.liveness_monitor import SHIFT, TELL_SHIFT
 from millrace_apps.iot_maintenance.processes.orders import Ordered
 from millrace_apps.iot_maintenance.processes.shifts import Regimes, ShiftState
 from millrace_apps.iot_maintenance.processes.statuses import VOCABULARY
-from millrace_apps.iot_maintenance.processes.watch import SHIFT, TELL_SHIFT
 from millrace_apps.iot_maintenance.state.machine import Machine
 
 

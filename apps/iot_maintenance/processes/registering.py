@@ -9,8 +9,8 @@ from millrace.time import NEVER
 from millrace_apps.iot_maintenance.contracts.events import Equipment
 from millrace_apps.iot_maintenance.processes.doubts import Doubts
 from millrace_apps.iot_maintenance.processes.liveness import Gateway
+from millrace_apps.iot_maintenance.processes.liveness_monitor import LIVE
 from millrace_apps.iot_maintenance.processes.production import Producing
-from millrace_apps.iot_maintenance.processes.watch import LIVE
 from millrace_apps.iot_maintenance.state.assets import Asset, Standing, What, quantity_of, subject_of
 from millrace_apps.iot_maintenance.state.machine import REGISTERED, UNKNOWN, WITH_POINTS, Machine
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from millrace.state.conversion import Conversion, EarlierEntry
 from millrace.state.layout import TimerRecord
 from millrace.time import NEVER
-from millrace_apps.iot_maintenance.processes.watch import LIVE, WATCH
+from millrace_apps.iot_maintenance.processes.liveness_monitor import LIVE, WATCH
 from millrace_apps.iot_maintenance.processes.windows import DAY_MS, FLOOD, WINDOW_MS
 
 

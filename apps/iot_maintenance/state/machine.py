@@ -13,7 +13,7 @@ from millrace_apps.iot_maintenance.contracts.signals import Fact
 from millrace_apps.iot_maintenance.processes.quality import Fault, Quality, Sensor
 from millrace_apps.iot_maintenance.processes.shifts import ShiftState
 from millrace_apps.iot_maintenance.state.breakdowns import Breakdowns
-from millrace_apps.iot_maintenance.state.past import DAY_MS, Known, Past
+from millrace_apps.iot_maintenance.state.past import DAY_MS, MachineAsOf, Past
 from millrace_apps.iot_maintenance.state.running import Running
 
 #: Whether a machine is in the registry: nobody has asked; it is not, and that is told; it is, and nothing is
@@ -232,7 +232,7 @@ def unpack(packed: bytes) -> RowPart:
     return _decode(packed)
 
 
-def corrected(part: RowPart, known: Known, revision: int, mark: str = "") -> EnrichedReading:
+def corrected(part: RowPart, known: MachineAsOf, revision: int, mark: str = "") -> EnrichedReading:
     """Return the row of a reading anew, with what is known now.
 
     Args:

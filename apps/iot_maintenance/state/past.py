@@ -24,7 +24,7 @@ ERRORS_MS: Final = DAY_MS
 _at = itemgetter(0)
 
 
-class Known(msgspec.Struct, frozen=True):
+class MachineAsOf(msgspec.Struct, frozen=True):
     """What held for a machine at one time.
 
     Attributes:
@@ -129,7 +129,7 @@ class Past(msgspec.Struct, array_like=True, dict=True):
         place = place_at(self.equipment, at)
         return self.equipment[place - 1][1] if place else ""
 
-    def as_of(self, at: int) -> Known:
+    def as_of(self, at: int) -> MachineAsOf:
         """Return what held at ``at`` (ms)."""
         remembered = self.__dict__.get("known")
         if remembered is not None and remembered[0] <= at < remembered[1]:
@@ -138,7 +138,7 @@ class Past(msgspec.Struct, array_like=True, dict=True):
         self.__dict__["known"] = at, self._until(at), known
         return known
 
-    def _find(self, at: int) -> Known:
+    def _find(self, at: int) -> MachineAsOf:
         statuses = self.statuses
         place = place_at(statuses, at)
         since, status = statuses[place - 1] if place else (None, None)
@@ -151,7 +151,7 @@ class Past(msgspec.Struct, array_like=True, dict=True):
             place = len(times) if times[-1] < at else bisect_left(times, at)
             if place:
                 last[component] = times[place - 1]
-        return Known(status, since, kind, attributes, last, self._errors(at))
+        return MachineAsOf(status, since, kind, attributes, last, self._errors(at))
 
     def _until(self, at: int) -> int:
         """Return the first time (ms) after ``at`` at which something else may hold."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.checkpoints.gathering import Entries
 from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.inputs import event_decoder, event_encoder
-from millrace.inspect.gathering import Entries
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout, PendingRow, TimerRecord
 from millrace.time import NEVER

@@ -27,7 +27,7 @@ from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
-from millrace_apps.ridesharing.state.pairs import Known, Named, named
+from millrace_apps.ridesharing.state.pairs import Named, PairsByRider, named
 from millrace_apps.ridesharing.state.venues import Venues
 
 #: Why an offer is refused by who is not free: that says nothing of what a driver likes.
@@ -80,7 +80,7 @@ class Desk:
         now: int,
         say: Sink,
         arrivals: Arrivals | None = None,
-        pairs: Known | None = None,
+        pairs: PairsByRider | None = None,
         acceptance: Acceptance | None = None,
         income: Income | None = None,
         venues: Venues | None = None,
@@ -88,7 +88,7 @@ class Desk:
         self.acceptance = acceptance
         self.income = income
         self.arrivals = arrivals
-        self.pairs: Known = pairs or {}
+        self.pairs: PairsByRider = pairs or {}
         self.venues = _NO_VENUES if venues is None else venues
         self.book = book
         self.config = config

@@ -32,7 +32,7 @@ class Asked(RideRequest, omit_defaults=True, kw_only=True, gc=False):
     marks: int = 0
 
 
-class Known(msgspec.Struct, array_like=True, gc=False):
+class RiderRequest(msgspec.Struct, array_like=True, gc=False):
     """A request of a rider that has not ended.
 
     Attributes:
@@ -42,6 +42,8 @@ class Known(msgspec.Struct, array_like=True, gc=False):
         marks: How often that has changed.
         asked: The request as it came, JSON, while a mark may have to be set or taken off; else empty.
     """
+
+    __stored_as__: ClassVar[str] = "Known"
 
     region: str
     opens_ms: int
@@ -60,7 +62,7 @@ _LONGEST_MS: Final = 86_400_000
 _BEGIN: Final = "begin"
 
 #: Requests of a rider, by the time they were asked for.
-Requests: TypeAlias = dict[str, Known]
+Requests: TypeAlias = dict[str, RiderRequest]
 
 
 class Riders(KeyedProcess[RideRequest | Handover, Asked]):
@@ -123,7 +125,7 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
         opens = max(now, event.pickup_at_ms - self.config.ahead_ms)
         other = _open_elsewhere(requests, event.region, now)
         asked = msgspec.json.encode(event) if other or opens > now else b""
-        requests[event.request_id] = Known(event.region, opens, other, 0, asked)
+        requests[event.request_id] = RiderRequest(event.region, opens, other, 0, asked)
         ctx.emit(_marked(event, other, 0))
         if not other and opens <= now:
             self._mark_others(event.request_id, requests, now, ctx)
@@ -136,7 +138,9 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
         if not event.is_over:
             # The region that said so may be another one by now: what is known is where the ride is.
             marks = requests[name].marks
-            requests[name] = Known(requests[name].region, min(now, event.event_time_ms), "", marks, b"")
+            requests[name] = RiderRequest(
+                requests[name].region, min(now, event.event_time_ms), "", marks, b""
+            )
             self._mark_others(name, requests, now, ctx)
         else:
             del requests[name]
@@ -153,7 +157,7 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
             if known.region != region and known.asked and not known.waits_for and known.opens_ms > now:
                 self._mark(known, name, ctx)
 
-    def _mark(self, known: Known, other: str, ctx: Context) -> None:
+    def _mark(self, known: RiderRequest, other: str, ctx: Context) -> None:
         known.waits_for = other
         known.marks += 1
         ctx.emit(_marked(msgspec.json.decode(known.asked, type=RideRequest), other, known.marks))

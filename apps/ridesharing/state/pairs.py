@@ -33,7 +33,7 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
 
 
 #: Rider → driver → from when on what they are to each other, by time.
-Known = Mapping[str, Mapping[str, tuple[tuple[int, PairKind], ...]]]
+PairsByRider = Mapping[str, Mapping[str, tuple[tuple[int, PairKind], ...]]]
 
 
 class Named(NamedTuple):
@@ -89,7 +89,7 @@ def _has_room(kept: Any, watermark: int) -> bool:
     return len(kept) < MOST_PAIRS
 
 
-def by_rider(entries: Iterable[tuple[str, Pair]]) -> Known:
+def by_rider(entries: Iterable[tuple[str, Pair]]) -> PairsByRider:
     """Return the pairs that are kept, by rider and driver.
 
     >>> by_rider([("", Pair("ann", "d1", ((5, "block"),)))])
@@ -101,7 +101,7 @@ def by_rider(entries: Iterable[tuple[str, Pair]]) -> Known:
     return found
 
 
-def stands(known: Known, rider_id: str, driver_id: str, now: int) -> PairKind:
+def stands(known: PairsByRider, rider_id: str, driver_id: str, now: int) -> PairKind:
     """Return what a rider and a driver are to each other at a time.
 
     >>> stands({"ann": {"d1": ((5, "block"), (9, "none"))}}, "ann", "d1", 8)
@@ -111,7 +111,7 @@ def stands(known: Known, rider_id: str, driver_id: str, now: int) -> PairKind:
     return next((kind for at, kind in reversed(of) if at <= now), "none")
 
 
-def named(known: Known, rider_id: str, now: int) -> Named:
+def named(known: PairsByRider, rider_id: str, now: int) -> Named:
     """Return who is something to a rider at a time."""
     of = known.get(rider_id)
     if not of:

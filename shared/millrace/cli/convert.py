@@ -36,8 +36,8 @@ def convert(
 
     Example: millrace convert .millrace/fraud
     """
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
     from millrace.runtime.apps import load_app
     from millrace.runtime.contract import links_of
     from millrace.runtime.plans import settled
@@ -58,9 +58,9 @@ def convert(
     elif sets:
         raise UserError("--set is for an app's settings, and this is the checkpoint of none")
 
-    from millrace.inspect.conversion import convert as bring_over
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.stages import load_process
+    from millrace.checkpoints.conversion import convert as bring_over
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.stages import load_process
 
     began = time.monotonic()
     processes = [load_process(name) for name in process_class or ()]

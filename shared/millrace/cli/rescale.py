@@ -63,8 +63,8 @@ def rescale(
     with `spark.key_groups` (or `keyed(..., key_groups=)`) set to the new number, or `stream.plan` (or
     `keyed(..., plan=)`) to the new plan; `stream.stations=auto` takes as many stations as it has.
     """
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     anew = reseal or any(given is not None for given in (key_groups, plan, stations))
     if partitions is None and not anew and not rekey:
@@ -80,9 +80,9 @@ def rescale(
         raise UserError("--config and --set are for --rekey")
     checkpoint = locate(target)
 
-    from millrace.inspect import rescale as shape
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.stages import load_process
+    from millrace.checkpoints import rescale as shape
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.stages import load_process
     from millrace.state.keyring import configured_keys
 
     began = time.monotonic()
@@ -111,10 +111,10 @@ def _rekey(target: str, config: Path | None, sets: list[str], key_file: str | No
     """Give the state of an app the keys of its settings."""
     import importlib
 
+    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.conversion import regroup
+    from millrace.checkpoints.session import tool_session
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
-    from millrace.inspect.conversion import regroup
-    from millrace.inspect.session import tool_session
     from millrace.runtime.apps import load_app
     from millrace.runtime.plans import settled
     from millrace.runtime.settings import load_settings

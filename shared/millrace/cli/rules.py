@@ -17,7 +17,7 @@ from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, 
 
 if TYPE_CHECKING:
     from millrace.operations.app_rules import AppRules
-    from millrace.operations.control_topic import Book, ControlTopic
+    from millrace.operations.control_topic import ControlState, ControlTopic
     from millrace.rules import PublishRule, Rule, Version
     from millrace.runtime.settings import AppSettings
 
@@ -119,7 +119,7 @@ def publish(
     _warn(of, rules, settings)
     show_tried(of, rules, settings, what_if)
 
-    def events(book: Book) -> list[PublishRule]:
+    def events(book: ControlState) -> list[PublishRule]:
         found = []
         for rule in rules:
             written = _owned(rule, name) if of.publisher_owns else rule
@@ -163,7 +163,7 @@ def set_state(
     settings = _settings(of, bootstrap, root, overrides)
     name, when, begins = who(by, settings), now_ms(), _time_ms(from_)
 
-    def events(book: Book) -> list[SetRuleState]:
+    def events(book: ControlState) -> list[SetRuleState]:
         chosen = _version(book, rule, version)
         show_tried(of, [chosen.rule], settings, what_if)
         return [SetRuleState(rule, chosen.number, state.value, name, when, begins, reason)]
@@ -199,7 +199,7 @@ def approve(
     settings = _settings(of, bootstrap, root, overrides)
     name, when = who(by, settings, Role.approve), now_ms()
 
-    def events(book: Book) -> list[ApproveRule]:
+    def events(book: ControlState) -> list[ApproveRule]:
         if rule in book.rules:
             chosen = _version(book, rule, version)
             show_proposal(of, book, rule, chosen)
@@ -239,7 +239,7 @@ def rollback(
     settings = _settings(of, bootstrap, root, overrides)
     name, when = who(by, settings), now_ms()
 
-    def events(book: Book) -> list[RollbackRule]:
+    def events(book: ControlState) -> list[RollbackRule]:
         versions = book.entry(rule).versions
         earlier = [v for v in versions if v.was_active and v.plan[-1].state != "active"]
         if to is None and not earlier:
@@ -434,7 +434,7 @@ def _same(of: AppRules, kept: Rule, written: Rule) -> bool:
     return (_owned(kept, written.owner) if of.publisher_owns else kept) == written
 
 
-def _version(book: Book, rule: str, number: int | None) -> Version:
+def _version(book: ControlState, rule: str, number: int | None) -> Version:
     """Return a version of a rule, by default the newest.
 
     Raises:

@@ -10,7 +10,7 @@ import typer
 from millrace.console.report import print_table
 from millrace.errors import UserError
 from millrace.operations.app_rules import AppRules, History, WhatIf
-from millrace.operations.control_topic import AUDIT, Book
+from millrace.operations.control_topic import AUDIT, ControlState
 from millrace.rules import Entry, PublishRule, Rule, Version
 from millrace.runtime.commands import app_table
 from millrace.runtime.settings import AppSettings
@@ -56,7 +56,7 @@ def show_what_if(found: WhatIf) -> None:
     print_table(found.title, found.columns, found.rows, right=[c for c in found.columns if c not in left])
 
 
-def show_proposal(of: AppRules, book: Book, rule: str, version: Version) -> None:
+def show_proposal(of: AppRules, book: ControlState, rule: str, version: Version) -> None:
     """Show what is asked for, by whom and why, and what is in force now."""
     entry = book.entry(rule)
     for other in entry.versions:
@@ -72,7 +72,7 @@ def show_proposal(of: AppRules, book: Book, rule: str, version: Version) -> None
             return
 
 
-def tell(of: AppRules, book: Book, rule: str, number: int) -> None:
+def tell(of: AppRules, book: ControlState, rule: str, number: int) -> None:
     """Print which state a version has now, and what it waits for."""
     versions = book.entry(rule).versions
     found = next((v for v in versions if v.number == number), versions[-1])
@@ -85,7 +85,7 @@ def tell(of: AppRules, book: Book, rule: str, number: int) -> None:
         )
 
 
-def listed(book: Book, rule: str | None) -> dict[str, Any]:
+def listed(book: ControlState, rule: str | None) -> dict[str, Any]:
     """Return the rules, or one of them, with versions and history, and what was refused.
 
     Raises:
@@ -102,7 +102,7 @@ def listed(book: Book, rule: str | None) -> dict[str, Any]:
     return {"rules": rows, "refused": book.refused}
 
 
-def show_list(of: AppRules, book: Book, rule: str | None, built_in: list[Rule]) -> None:
+def show_list(of: AppRules, book: ControlState, rule: str | None, built_in: list[Rule]) -> None:
     """Print the rules with their versions and states; one rule with its history.
 
     Raises:
@@ -123,7 +123,7 @@ def show_list(of: AppRules, book: Book, rule: str | None, built_in: list[Rule]) 
     typer.echo(f"{len(chosen)} rules; {len(book.refused)} control events were refused")
 
 
-def _chosen(book: Book, rule: str | None) -> dict[str, Entry]:
+def _chosen(book: ControlState, rule: str | None) -> dict[str, Entry]:
     return {rule: book.entry(rule)} if rule else dict(sorted(book.rules.items()))
 
 

@@ -26,8 +26,8 @@ def create(
     ] = None,
 ) -> None:
     """Copy the last committed batch, its contract and offsets; the query may run."""
-    from millrace.inspect import savepoints
-    from millrace.inspect.checkpoint import locate
+    from millrace.checkpoints import savepoints
+    from millrace.checkpoints.checkpoint import locate
 
     began = time.monotonic()
     made = savepoints.create(locate(target), name=name, batch=batch, to=to)
@@ -57,9 +57,9 @@ def restore(
     ] = False,
 ) -> None:
     """Make a checkpoint of a savepoint; the next start goes on from it, also one of a later version."""
+    from millrace.checkpoints import savepoints
+    from millrace.checkpoints.checkpoint import app_root
     from millrace.errors import UserError
-    from millrace.inspect import savepoints
-    from millrace.inspect.checkpoint import app_root
 
     if sum((rollback, merge, keep_tables)) > 1:
         raise UserError("give one of --rollback, --merge and --keep-tables")
@@ -85,7 +85,7 @@ def list_(
     shape: Shape = Format.table,
 ) -> None:
     """List savepoints with their batch, size, watermark and process."""
-    from millrace.inspect import savepoints
+    from millrace.checkpoints import savepoints
 
     path = Path(target).expanduser()
     folder = savepoints.savepoints_folder(target)
@@ -108,7 +108,7 @@ def list_(
 @app.command(epilog="Example: millrace savepoint check .millrace/savepoints/before-upgrade")
 def check(name: Annotated[str, typer.Argument(metavar="PATH", help="A savepoint.")]) -> None:
     """Check every file of a savepoint against its manifest; exit code 2 if one is not what was written."""
-    from millrace.inspect import savepoints
+    from millrace.checkpoints import savepoints
 
     found = savepoints.find(name)
     savepoints.verify(found)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from millrace.inspect.checkpoint import Checkpoint
-    from millrace.inspect.figures import Figures
-    from millrace.inspect.health import Health
+    from millrace.checkpoints.checkpoint import Checkpoint
+    from millrace.checkpoints.figures import Figures
+    from millrace.checkpoints.health import Health
 
 app = typer.Typer(
     help="Look into the state of a checkpoint, also while its query runs.", no_args_is_help=True
@@ -50,17 +50,17 @@ def list_(
     """Entries, timers, sizes, what the last batches wrote, the largest keys and pages."""
     from dataclasses import asdict
 
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     if shape is Format.parquet:
         raise UserError("state list gives a table or JSON; `millrace state export` writes Parquet")
     checkpoint = locate(target)
 
-    from millrace.inspect.figures import batch_sizes, figures_of
-    from millrace.inspect.reading import view_of
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.stages import stages_of
+    from millrace.checkpoints.figures import batch_sizes, figures_of
+    from millrace.checkpoints.reading import view_of
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.stages import stages_of
 
     stages = stages_of(checkpoint, checkpoint.last())
     found = []
@@ -106,19 +106,19 @@ def health(
     """
     from dataclasses import asdict
 
+    from millrace.checkpoints.checkpoint import locate
     from millrace.cli.lint_state import unbounded_states
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     if shape is Format.parquet:
         raise UserError("state health gives a table or JSON")
     checkpoint = locate(target)
 
-    from millrace.inspect.figures import batch_sizes, figures_of
-    from millrace.inspect.health import health_of
-    from millrace.inspect.reading import view_of
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.stages import stages_of
+    from millrace.checkpoints.figures import batch_sizes, figures_of
+    from millrace.checkpoints.health import health_of
+    from millrace.checkpoints.reading import view_of
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.stages import stages_of
 
     kept = checkpoint.batches()
     earlier = from_batch if from_batch is not None else kept[0] if kept else None
@@ -159,24 +159,24 @@ def show(
 
     Exit codes: 0 found, 1 nothing is kept for the key, 2 something you can put right.
     """
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     if shape is Format.parquet:
         raise UserError("state show gives a table or JSON; `millrace state export` writes Parquet")
     checkpoint = locate(target)
 
-    from millrace.inspect.committed import CommittedState
-    from millrace.inspect.entries import as_json
-    from millrace.inspect.sorted_table import StateFormatUnknown
+    from millrace.checkpoints.committed import CommittedState
+    from millrace.checkpoints.entries import as_json
+    from millrace.checkpoints.sorted_table import StateFormatUnknown
 
     try:
         only = process, tuple(key)
         read = CommittedState(checkpoint, batch=batch, key_file=key_file, only=only)
         found, at, stage = read.entry(*only), read.batch, read.stage(process)
     except StateFormatUnknown:  # files that another version of Spark's has written: Spark reads them
-        from millrace.inspect.reading import view_of
-        from millrace.inspect.session import tool_session
+        from millrace.checkpoints.reading import view_of
+        from millrace.checkpoints.session import tool_session
 
         with (
             tool_session() as spark,
@@ -211,8 +211,8 @@ def export(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many keys.")] = None,
 ) -> None:
     """A row per key: JSON lines or a table to the terminal or a file, or Parquet to a folder."""
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     if shape is Format.parquet and out is None:
         raise UserError("Parquet goes to a folder: name it with --out")
@@ -220,9 +220,9 @@ def export(
         raise UserError(f"{out} is there already: choose another --out")
     checkpoint = locate(target)
 
-    from millrace.inspect.reading import view_of
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.tables import entries_of
+    from millrace.checkpoints.reading import view_of
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.tables import entries_of
     from millrace.local.private import open_private
 
     with (
@@ -260,8 +260,8 @@ def diff(
     limit: Annotated[int, typer.Option(min=1, help="So many of the keys that differ are named.")] = 20,
 ) -> None:
     """Keys that came, went and changed between two batches or two checkpoints, and how sizes grew."""
+    from millrace.checkpoints.checkpoint import locate
     from millrace.errors import UserError
-    from millrace.inspect.checkpoint import locate
 
     if shape is Format.parquet and out is None:
         raise UserError("Parquet goes to a folder: name it with --out")
@@ -272,9 +272,9 @@ def diff(
         kept = first.batches()
         from_batch = kept[0] if kept else None
 
-    from millrace.inspect.reading import view_of
-    from millrace.inspect.session import tool_session
-    from millrace.inspect.tables import compared, digests_of
+    from millrace.checkpoints.reading import view_of
+    from millrace.checkpoints.session import tool_session
+    from millrace.checkpoints.tables import compared, digests_of
 
     with (
         tool_session() as spark,
@@ -303,7 +303,7 @@ def diff(
 
 
 def _line(row: dict[str, Any], shape: Format) -> str:
-    from millrace.inspect.entries import as_json
+    from millrace.checkpoints.entries import as_json
 
     for name in ("timers", "processing_timers", "expires_at"):
         row[name] = json.loads(row[name])
@@ -343,7 +343,7 @@ def _print_health(found: Health) -> None:
 
 
 def _print_figures(found: Figures) -> None:
-    from millrace.inspect.entries import as_json
+    from millrace.checkpoints.entries import as_json
 
     lines = {
         "entries": f"{found.entries:,} keys, {found.entry_bytes:,} bytes packed, "

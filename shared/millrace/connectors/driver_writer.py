@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.checkpoints.positions import read_ids
 from millrace.connectors.merging import MergedTable, Merger
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
 from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
 from millrace.host.spark_records import TypedColumns
-from millrace.inspect.positions import read_ids
 from millrace.local.belonging import adopted
 from millrace.topology import Upsert
 from millrace.topology.sinks import Table, table_name

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
+from millrace.checkpoints.positions import FIRST, WAITING
 from millrace.connectors.upkeep import gather
 from millrace.errors import MillraceError
-from millrace.inspect.positions import FIRST, WAITING
 from millrace.local.belonging import belonging
 from millrace.topology import Upsert
 

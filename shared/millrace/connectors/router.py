@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Batches up to this many records are written by the driver.
-DRIVER_RECORDS = 500_000
+DRIVER_WRITE_MAX_RECORDS = 500_000
 
 
 class TooManyDeadLetters(MillraceError):
@@ -124,14 +124,14 @@ class Router:
     Args:
         small: Writer of small batches.
         large: Writer of large batches.
-        driver_records: Largest batch, in records, that counts as small.
+        driver_write_max_records: Largest batch, in records, that counts as small.
         on_batch: Called after each batch with its id and the number of records per output.
         stop: When set, the next batch is refused before it has any effect.
     """
 
     small: SmallWriter
     large: Writer
-    driver_records: int = DRIVER_RECORDS
+    driver_write_max_records: int = DRIVER_WRITE_MAX_RECORDS
     on_batch: Callable[[int, dict[str, int]], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     _is_small: bool = True
@@ -145,7 +145,7 @@ class Router:
         else:
             self.small.flush()  # the tables come to the batch before, whoever writes it
             counts = self.large.write(batch, batch_id)
-        self._is_small = sum(counts.values()) <= self.driver_records
+        self._is_small = sum(counts.values()) <= self.driver_write_max_records
         if self.on_batch is not None:
             self.on_batch(batch_id, counts)
 

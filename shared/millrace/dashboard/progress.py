@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.errors import UserError
-from millrace.inspect.checkpoint import Checkpoint
 from millrace.runtime.clock_files import read_status, shown_watermark
 
 #: Topic → partition → offset.

@@ -19,11 +19,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from millrace.checkpoints.positions import kept_ids, record_tables
 from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, status_of
 from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_types import struct_type
-from millrace.inspect.positions import kept_ids, record_tables
 from millrace.process import KeyedProcess
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.contract import check_contract

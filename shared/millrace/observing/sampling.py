@@ -15,8 +15,8 @@ _ALIASES: Final = ("champion", "challenger")
 
 def load() -> None:
     """Import what a look at state needs."""
-    import millrace.inspect.committed
-    import millrace.inspect.figures
+    import millrace.checkpoints.committed
+    import millrace.checkpoints.figures
     import millrace.models.exports  # noqa: F401
 
 
@@ -31,9 +31,9 @@ def sampled_state(root: Path, key_file: str | None, now_ms: int) -> dict[str, St
     Returns:
         Process → figures; nothing where there is more than :data:`MOST_BYTES`.
     """
-    from millrace.inspect.checkpoint import Checkpoint
-    from millrace.inspect.committed import CommittedState
-    from millrace.inspect.figures import added, figures_of_group
+    from millrace.checkpoints.checkpoint import Checkpoint
+    from millrace.checkpoints.committed import CommittedState
+    from millrace.checkpoints.figures import added, figures_of_group
 
     checkpoint = Checkpoint(root, root / "checkpoint")
     if _bytes_below(checkpoint.folder / "state") > MOST_BYTES:

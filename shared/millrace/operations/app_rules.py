@@ -85,8 +85,8 @@ class AppRules:
         shown: A rule as people read it, in one line; its condition unless given.
         built_in: Settings → rules that hold until one of their id is published.
         publisher_owns: Whether who publishes a rule owns it, since the file does not say who does.
-        book: Settings → an empty :class:`~millrace.operations.control_topic.Book` of the app's own, where its
-            control topic says more than rules and lists; ``None``: it does not.
+        book: Settings → an empty :class:`~millrace.operations.control_topic.ControlState` of the app's own,
+            where its control topic says more than rules and lists; ``None``: it does not.
     """
 
     app: str

@@ -25,7 +25,16 @@ from millrace.rules import (
 )
 from millrace.runtime.settings import AppSettings
 
-__all__ = ["AUDIT", "KEY", "Book", "ControlReader", "ControlTopic", "Said", "append_audit", "audit_row"]
+__all__ = [
+    "AUDIT",
+    "KEY",
+    "ControlReader",
+    "ControlState",
+    "ControlTopic",
+    "Said",
+    "append_audit",
+    "audit_row",
+]
 
 #: Delta table with a row per control event that a command has sent.
 AUDIT: Final = "rule_audit"
@@ -86,7 +95,7 @@ class ControlReader:
 
 
 @dataclass
-class Book(ControlReader):
+class ControlState(ControlReader):
     """What a control topic says, read with the code that the stream reads it with.
 
     Attributes:
@@ -98,7 +107,7 @@ class Book(ControlReader):
 
     Example:
         >>> from millrace.rules import Field, PublishRule, Rule
-        >>> book = Book(Language({"amount": Field("number")}), RuleEvent)
+        >>> book = ControlState(Language({"amount": Field("number")}), RuleEvent)
         >>> book.apply(PublishRule(Rule("big", "amount > 500"), 1, "ann", 0, "active"))
         >>> book.next_version("big"), book.entry("big").versions[0].state_at(0)
         (2, 'active')
@@ -164,14 +173,14 @@ class ControlTopic:
         self._rules = rules
         self._settings = settings
 
-    def empty(self) -> Book:
+    def empty(self) -> ControlState:
         """Return what a topic says that has no messages."""
         if self._rules.book is not None:
-            made: Book = self._rules.book(self._settings)
+            made: ControlState = self._rules.book(self._settings)
             return made
-        return Book(self._rules.language(self._settings), self._rules.control)
+        return ControlState(self._rules.language(self._settings), self._rules.control)
 
-    def read(self) -> Book:
+    def read(self) -> ControlState:
         """Return what the topic says; nothing where it does not exist yet.
 
         Raises:
@@ -182,7 +191,7 @@ class ControlTopic:
             book.take(value, offset)
         return book
 
-    def change(self, make: Callable[[Book], Sequence[Any]]) -> tuple[Book, Sequence[Any]]:
+    def change(self, make: Callable[[ControlState], Sequence[Any]]) -> tuple[ControlState, Sequence[Any]]:
         """Send events, if all of them would be taken after what the topic says; return what it says then.
 
         Args:

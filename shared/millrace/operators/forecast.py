@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from millrace.windows.fields import Of
 _MOST_SEASONS_MISSED: Final = 10
 
 
-class Known(msgspec.Struct, array_like=True):
+class ForecastState(msgspec.Struct, array_like=True):
     """What is kept of a key.
 
     Attributes:
@@ -41,6 +41,8 @@ class Known(msgspec.Struct, array_like=True):
         begun: The values so far, as long as there are too few to begin with.
         series: The series from then on.
     """
+
+    __stored_as__: ClassVar[str] = "Known"
 
     step: int
     begun: list[float | None] = []
@@ -84,14 +86,14 @@ class ForecastDefinition(SeriesDefinition):
             "Forecast",
             [("value", float), ("expected", float | None), ("error", float | None)],
             [("level", float), ("trend", float), ("ahead", list[float])],
-            known=Known,
+            known=ForecastState,
         )
 
 
 class HoltWinters(SeriesProcess):
     """Keeps a number per place in the season and a few more."""
 
-    known: ValueState[Known | None]
+    known: ValueState[ForecastState | None]
 
     def __init__(self, definition: ForecastDefinition) -> None:
         super().__init__(definition)
@@ -107,7 +109,7 @@ class HoltWinters(SeriesProcess):
         known = self.known.value
         step = self._step(known, ctx.event_time)
         if known is None or step - known.step - 1 > self._most_missed(known):
-            known = Known(step - 1)
+            known = ForecastState(step - 1)
         expected = self._add(known, value, step)
         self.known.value = known  # written anew: its time to live begins anew
         series = known.series
@@ -118,7 +120,7 @@ class HoltWinters(SeriesProcess):
             error = None if expected is None else value - expected
             self.emit_row(event, ctx, value, expected, error, series.level, series.trend, forecast)
 
-    def _step(self, known: Known | None, at: int) -> int:
+    def _step(self, known: ForecastState | None, at: int) -> int:
         if self._every is None:
             return 0 if known is None else known.step + 1
         step = at // self._every
@@ -126,14 +128,14 @@ class HoltWinters(SeriesProcess):
             raise ValueError("holt_winters: a second value in one step: aggregate by step first")
         return step
 
-    def _most_missed(self, known: Known) -> int:
+    def _most_missed(self, known: ForecastState) -> int:
         """Return how many steps may be without a value; after more, all begins anew."""
         return max(self._how.season, 1) * (1 if known.series is None else _MOST_SEASONS_MISSED)
 
     def _place(self, step: int) -> int:
         return step % self._how.season if self._how.season else 0
 
-    def _add(self, known: Known, value: float, step: int) -> float | None:
+    def _add(self, known: ForecastState, value: float, step: int) -> float | None:
         """Add a value; return what was expected of it, ``None`` where nothing was."""
         how, missed = self._how, step - known.step - 1
         known.step = step

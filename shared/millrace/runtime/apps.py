@@ -110,7 +110,7 @@ class App:
         serve: ``module:attribute`` of the questions that it adds to ``millrace serve <name>``, if any: name →
             :class:`~millrace.serving.questions.Question`, or what makes them of the app's settings.
         rekeying: ``module:attribute`` of what makes of its settings what ``millrace rescale <name> --rekey``
-            does (:class:`~millrace.inspect.rescale.Regroup`), if its keys hang on its settings.
+            does (:class:`~millrace.checkpoints.rescale.Regroup`), if its keys hang on its settings.
         contracts: Its contracts: name and version, e.g. ``transaction.v1`` → type of the events (see
             :mod:`millrace.contracts`).
         narrowed: Contract → why it refuses some of what the version before it allowed: its bounds are

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millrace.checkpoints.positions import kept_ids
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.kafka import kafka_stream
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router, StopRequested
@@ -23,7 +24,6 @@ from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
-from millrace.inspect.positions import kept_ids
 from millrace.local.belonging import belonging, belonging_to
 from millrace.local.stopping import stop_signals
 from millrace.observing.endpoint import Endpoint
@@ -335,8 +335,8 @@ class Job:
         """Bring the checkpoint to the plan that is set, where it has the other one."""
         if self._choice is None or not self._choice.converts:
             return
-        from millrace.inspect.checkpoint import Checkpoint
-        from millrace.inspect.rescale import rekey_owned
+        from millrace.checkpoints.checkpoint import Checkpoint
+        from millrace.checkpoints.rescale import rekey_owned
 
         stations = self._stations()
         partitions = None if stations else int(spark.conf.get(PARTITIONS_CONF) or 1)
@@ -493,8 +493,10 @@ class Job:
             self._after_clock,
             self._after_reasons,
         )
-        records = self.settings.stream.driver_records
-        return Router(small, large, driver_records=records, on_batch=self._after_batch, stop=self._stop)
+        records = self.settings.stream.driver_write_max_records
+        return Router(
+            small, large, driver_write_max_records=records, on_batch=self._after_batch, stop=self._stop
+        )
 
     def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
         self._ran = self._ran or bool(counts)

@@ -378,8 +378,8 @@ class _Run:
         small = DriverWriter(outputs, place, {}, name, limit, merge_interval_s=wait_s)
         small.prepare()
         large = SparkWriter(outputs, place, {}, name, limit)
-        records = self._settings.stream.driver_records
-        return Router(small, large, driver_records=records, on_batch=self._after_batch)
+        records = self._settings.stream.driver_write_max_records
+        return Router(small, large, driver_write_max_records=records, on_batch=self._after_batch)
 
     def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
         if not self._batches:

@@ -18,12 +18,14 @@ The file has a section ``common`` and one per app, whose own values win::
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -39,7 +41,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from millrace.connectors.router import DRIVER_RECORDS
+from millrace.connectors.router import DRIVER_WRITE_MAX_RECORDS
 from millrace.kafka.options import check_options, client_options, spark_options
 from millrace.runtime.installed import list_apps
 from millrace.runtime.redaction import MASK, is_secret, shown
@@ -67,6 +69,8 @@ __all__ = [
     "origins",
     "redacted",
 ]
+
+log = logging.getLogger(__name__)
 
 #: The origin of a value that no source sets.
 DEFAULT = "default"
@@ -108,7 +112,13 @@ MemorySize = Annotated[str, AfterValidator(_memory_size)]
 
 
 class Section(BaseModel):
-    """A group of settings; unknown keys are errors, values do not change once loaded."""
+    """A group of settings; unknown keys are errors, values do not change once loaded.
+
+    Attributes:
+        FORMER: Former name of a key → today's. Sources may say the former one for one version.
+    """
+
+    FORMER: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
 
@@ -218,6 +228,8 @@ class StorageSettings(Section):
 class StreamSettings(Section):
     """Pace, order and starting point of the stream."""
 
+    FORMER = {"driver_records": "driver_write_max_records"}
+
     trigger_interval: Duration = Field(
         default=timedelta(0), description="0: the next batch starts when the last one is done"
     )
@@ -276,8 +288,8 @@ class StreamSettings(Section):
         description="how many stations share the work, each with a core of its own: several only where the "
         "app's topology names a locality; auto: what the checkpoint has, else one for each core",
     )
-    driver_records: int = Field(
-        default=DRIVER_RECORDS,
+    driver_write_max_records: int = Field(
+        default=DRIVER_WRITE_MAX_RECORDS,
         ge=0,
         description="batches up to this size are written by the driver, larger ones by Spark",
     )
@@ -461,11 +473,18 @@ def load_settings(
         collector.problems += [
             _problem(e["loc"], e["msg"], e["type"], found) for e in error.errors(include_input=False)
         ]
+    for notice in collector.notices:
+        _tell_once(notice)
     if collector.problems:
         # Raised outside the handler: pydantic's own error would carry the input, secrets included.
         raise SettingsError(collector.problems)
     settings.came_from().update(found)
     return settings
+
+
+@cache
+def _tell_once(notice: str) -> None:
+    log.warning("%s", notice)
 
 
 def origins(settings: AppSettings) -> dict[str, str]:

@@ -90,6 +90,7 @@ class Collector:
     def __init__(self, model: type[BaseModel]) -> None:
         self.model = model
         self.problems: list[str] = []
+        self.notices: list[str] = []
 
     def file(
         self, path: Path, sections: Sequence[str], known: Iterable[str], base: type[BaseModel]
@@ -161,26 +162,47 @@ class Collector:
     ) -> list[Entry]:
         """Return the entries of a nested mapping, guided by the fields of ``model``."""
         entries: list[Entry] = []
-        for key, value in values.items():
-            here = (*path, key)
+        for said, value in values.items():
+            key = self._today(model, values, said, path, origin)
+            here, where = (*path, key), origin((*path, said))
             field = model.model_fields.get(key)
             section = _section(field.annotation) if field else None
             if field is None:
-                self._unknown(here, origin(here), model)
+                self._unknown(here, where, model)
             elif section and isinstance(value, Mapping):
                 entries += self._walk(section, value, origin, here, dots=dots)
             elif section and value is not None:
-                self.problems.append(f"{origin(here)}: {'.'.join(here)} is a section: set one of its keys")
+                self.problems.append(f"{where}: {'.'.join(here)} is a section: set one of its keys")
             elif not section:
-                value, parsed = self._parsed(value, field.annotation, origin(here))
+                value, parsed = self._parsed(value, field.annotation, where)
                 if _is_options(field.annotation) and isinstance(value, Mapping):
                     for rest, item in _flat(value):
                         name = ".".join(rest)
                         name = name.replace("_", ".") if dots and not parsed else name
-                        entries.append(Entry((*here, name), item, origin((*here, *rest))))
+                        entries.append(Entry((*here, name), item, origin((*path, said, *rest))))
                 else:
-                    entries.append(Entry(here, value, origin(here)))
+                    entries.append(Entry(here, value, where))
         return entries
+
+    def _today(
+        self,
+        model: type[BaseModel],
+        values: Mapping[str, Any],
+        said: str,
+        path: Path_,
+        origin: Callable[[Path_], str],
+    ) -> str:
+        """Return what a key is called today; a former name is taken down as a notice."""
+        today: str | None = getattr(model, "FORMER", {}).get(said)
+        if today is None:
+            return said
+        former, key = (".".join((*path, name)) for name in (said, today))
+        told = f"{origin((*path, said))}: {former} is the former name of {key}"
+        if today in values:
+            self.problems.append(f"{told}, which is set, too: leave one out")
+        else:
+            self.notices.append(f"{told}: use that")
+        return today
 
     def _parsed(self, value: Any, annotation: Any, origin: str) -> tuple[Any, bool]:
         """Return the value of a list or mapping field, read as JSON if it is text, and whether it was."""

@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.checkpoints.committed import CommittedState
+from millrace.checkpoints.stages import Stage
 from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, InputChunk, decode_output
 from millrace.host.groups import group_labels
@@ -32,8 +34,6 @@ from millrace.host.station import (
     outputs_of_links,
 )
 from millrace.inputs import mark_of
-from millrace.inspect.committed import CommittedState
-from millrace.inspect.stages import Stage
 from millrace.process import order_of
 from millrace.serving.following import NotCommittedYet
 from millrace.time.clock import ClockSettings

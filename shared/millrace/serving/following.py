@@ -7,9 +7,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import MillraceError
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.committed import CommittedState
 
 _log = logging.getLogger("millrace.serving")
 

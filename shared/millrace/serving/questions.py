@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import UserError
-from millrace.inspect.committed import CommittedState
 from millrace.runtime.apps import App
 
 if TYPE_CHECKING:

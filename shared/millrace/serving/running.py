@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, locate
 from millrace.dashboard.serve import address_of, listening_socket
 from millrace.errors import UserError
-from millrace.inspect.checkpoint import Checkpoint, CheckpointError, locate
 from millrace.local.waiting import wait_until
 from millrace.serving.gate import Token, read_token
 from millrace.serving.server import MOST_AT_ONCE, Server

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+from millrace.checkpoints.committed import CommittedState
+from millrace.checkpoints.entries import as_json
 from millrace.dashboard.access import SECURITY_HEADERS
 from millrace.errors import MillraceError, UserError
-from millrace.inspect.committed import CommittedState
-from millrace.inspect.entries import as_json
 from millrace.runtime.redaction import redact_text
 from millrace.serving.following import NotCommittedYet
 from millrace.serving.gate import RateLimit, Token

@@ -87,6 +87,17 @@ def _describe(info: inspect.Type, inside: tuple[Any, ...]) -> Described:
     return {"scalar": name, **constraints} if constraints else name
 
 
+def stored_name(cls: type) -> str:
+    """Return what a struct is called in descriptions: its ``__stored_as__``, else its name.
+
+    >>> class Balance: __stored_as__ = "Account"  # a name of before
+    >>> stored_name(Balance), stored_name(type("Loan", (Balance,), {}))
+    ('Account', 'Loan')
+    """
+    named: str = cls.__dict__.get("__stored_as__", cls.__name__)
+    return named
+
+
 def _constraints(info: inspect.Type) -> dict[str, Any]:
     found = {c: getattr(info, c, None) for c in CONSTRAINTS}
     return {c: v for c, v in found.items() if v is not None}
@@ -95,7 +106,7 @@ def _constraints(info: inspect.Type) -> dict[str, Any]:
 def _describe_fields(info: Any, inside: tuple[Any, ...]) -> Described:
     cls = getattr(info, "cls", None)
     if cls is not None and cls in inside:
-        return {"within": cls.__name__}
+        return {"within": stored_name(cls)}
     form = (
         "array" if getattr(info, "array_like", False) or isinstance(info, inspect.NamedTupleType) else "map"
     )
@@ -103,7 +114,11 @@ def _describe_fields(info: Any, inside: tuple[Any, ...]) -> Described:
     for field in info.fields:
         described = [field.encode_name, _describe(field.type, (*inside, cls))]
         fields.append(described if field.required else [*described, "default"])
-    found: dict[str, Any] = {"struct": getattr(cls, "__name__", "dict"), "form": form, "fields": fields}
+    found: dict[str, Any] = {
+        "struct": "dict" if cls is None else stored_name(cls),
+        "form": form,
+        "fields": fields,
+    }
     if getattr(info, "tag", None) is not None:
         found["tag"] = [info.tag_field, info.tag]
     if getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False):

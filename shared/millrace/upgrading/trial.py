@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from millrace.checkpoints import positions, savepoints
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.positions import TablePosition
 from millrace.connectors.merging import wait_for_merges
 from millrace.dashboard.progress import Offsets, offsets_of, read_progress
 from millrace.errors import MillraceError, UserError
-from millrace.inspect import positions, savepoints
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.positions import TablePosition
 from millrace.kafka.launch import free_port
 from millrace.local.waiting import wait_until
 from millrace.observing.figures import read_figures

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from millrace.checkpoints import savepoints
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.dashboard.progress import Offsets, offsets_of
 from millrace.errors import MillraceError, UserError
-from millrace.inspect import savepoints
-from millrace.inspect.checkpoint import Checkpoint
 from millrace.observing.jobs import JobRecord, jobs_folder
 from millrace.observing.stopping import stop_job
 from millrace.upgrading.fitting import Fit, fit_of
@@ -27,7 +27,7 @@ from millrace.upgrading.started import Started
 from millrace.upgrading.starting import OUTPUT_FILE, Begun, start_and_wait
 
 if TYPE_CHECKING:
-    from millrace.inspect.savepoints import Savepoint
+    from millrace.checkpoints.savepoints import Savepoint
     from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings
 

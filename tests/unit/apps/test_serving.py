@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
+from millrace.checkpoints.committed import CommittedState
+from millrace.checkpoints.entries import as_json
+from millrace.checkpoints.reading import opened
 from millrace.host.groups import decode_key
 from millrace.host.station import SHARED
-from millrace.inspect.committed import CommittedState
-from millrace.inspect.entries import as_json
-from millrace.inspect.reading import opened
 from millrace.runtime.apps import input_versions
 from millrace.serving.questions import of_key, processes
 from millrace.state.cells import CLOCK_PAGE

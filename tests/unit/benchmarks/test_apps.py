@@ -409,12 +409,12 @@ def test_state_is_weighed_from_the_command_line(name: str, tmp_path: Path) -> No
 
 
 def test_rules_of_the_benchmark_are_taken_and_ask_for_thirty_windows() -> None:
-    from millrace.operations.control_topic import Book
+    from millrace.operations.control_topic import ControlState
     from millrace.rules import InForce
     from millrace_apps.fraud.contracts.events import Control
     from millrace_apps.fraud.processes.rulebook import LANGUAGE
 
-    book = Book(LANGUAGE, Control)
+    book = ControlState(LANGUAGE, Control)
     for event in rules_cost.active_rules(100):
         book.apply(event)
     assert len(book.rules) == 100

@@ -10,7 +10,7 @@ import pytest
 
 from millrace import KeyedProcess
 from millrace.host.memory import MemoryHost
-from millrace_apps.benchmarks import core_app, memory_host, oracles, sealing, timers, w1, windowed
+from millrace_apps.benchmarks import core_app, memory_host, oracles, state_encryption, timers, w1, windowed
 from millrace_apps.benchmarks.digest import digest
 from millrace_apps.benchmarks.inputs import START_MS, Events, card_name, closing_events, make_events
 from millrace_apps.benchmarks.kafka_io import Pace, Results, results_of
@@ -59,14 +59,14 @@ def test_sparks_stock_w1_gives_the_oracles_scores() -> None:
     assert digest(*zip(*(first + second), strict=True)) == digest(*oracles.scores(events))
 
 
-@pytest.mark.parametrize("job", ["w2", "w3", "w4"])
+@pytest.mark.parametrize("job", ["tumbling", "session", "sliding"])
 def test_every_window_job_gives_what_is_expected_once_the_closing_events_are_there(job: windowed.Job) -> None:
     made = make_events(1_500, 40)
     events = Events(made.card, made.cents, made.at[0] + np.arange(1_500) * 997)
     last = closing_events(events)
     together = Events(*(np.append(a, b) for a, b in zip(_fields(events), _fields(last), strict=True)))
     found = run(windowed.process_of(job), together)
-    if job == "w4":
+    if job == "sliding":
         ours = columns([r for r in found if r["id"] < 1_500], "id", "n", "total")
     else:
         of_cards = [r for r in found if int(r["card"][1:]) <= int(events.card.max())]
@@ -114,7 +114,9 @@ def test_memory_host_benchmark_sees_a_wrong_sum(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_sealing_changes_no_decision_of_the_fraud_process() -> None:
-    found = sealing.sealing(sealing.Sizes(events=1_200, cards=60, batch=200, repeats=1))["systems"]
+    found = state_encryption.state_encryption(
+        state_encryption.Sizes(events=1_200, cards=60, batch=200, repeats=1)
+    )["systems"]
     assert all(way["correct"] for way in found.values())
     assert (
         found["bare"]["stored_bytes"] < found["checked"]["stored_bytes"] < found["encrypted"]["stored_bytes"]

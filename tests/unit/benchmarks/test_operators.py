@@ -1,4 +1,4 @@
-"""What `bench w6` and `w8` run gives what their oracles say, on the in-memory host."""
+"""What `bench deduplication` and `absence-alerts` run gives what their oracles say, on the in-memory host."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from millrace_apps.benchmarks import big_state, kafka_w1, report, running, streams, timers, w1
+from millrace_apps.benchmarks import big_state, kafka_running_zscore, report, running, streams, timers, w1
 from millrace_apps.benchmarks.cli import app
 from millrace_apps.benchmarks.digest import Digest, digest
 from millrace_apps.benchmarks.inputs import Events, make_events
@@ -116,11 +116,11 @@ def test_ratios_of_w1_have_the_names_that_readers_of_the_report_know() -> None:
 
 def test_speed_over_kafka_leaves_out_the_first_batch_and_empty_ones() -> None:
     marks = [(mark(5.0, 1.0), 100), (mark(7.0, 2.0), 100), (mark(8.0, 4.0), 60), (mark(9.0, 9.0), 0)]
-    found = kafka_w1.warm_figures(marks)
+    found = kafka_running_zscore.warm_figures(marks)
     assert (found["rows_per_s"], found["rows"], found["batches"]) == (160 / 3.0, 160, 3)
     assert found["cpu_s_per_million"] == pytest.approx(3.0 / 160 * 1e6)
     with pytest.raises(BenchmarkFailed, match="send more"):
-        kafka_w1.warm_figures(marks[:1])
+        kafka_running_zscore.warm_figures(marks[:1])
 
 
 def test_ratios_over_kafka_are_above_1_where_ours_is_faster_or_takes_less_cpu_time() -> None:
@@ -135,14 +135,14 @@ def test_ratios_over_kafka_are_above_1_where_ours_is_faster_or_takes_less_cpu_ti
         "process_batch_over_spark_native_per_event": 1.5,
         "process_batch_over_loop": 4.0,
     }
-    assert kafka_w1.ratios(systems) == pytest.approx(wanted)
-    assert kafka_w1.cpu_ratios(systems) == pytest.approx(wanted)
+    assert kafka_running_zscore.ratios(systems) == pytest.approx(wanted)
+    assert kafka_running_zscore.cpu_ratios(systems) == pytest.approx(wanted)
     slow = {name: {**found, "cpu_s_per_million": 1.0} for name, found in systems.items()}
-    assert set(kafka_w1.cpu_ratios(slow).values()) == {1.0}, "of CPU time alone"
+    assert set(kafka_running_zscore.cpu_ratios(slow).values()) == {1.0}, "of CPU time alone"
 
 
 def test_batches_of_a_rival_take_what_is_left_and_then_nothing() -> None:
-    sizes = kafka_w1.Sizes(messages=250, batch=100)
+    sizes = kafka_running_zscore.Sizes(messages=250, batch=100)
     assert [sizes.taken(number) for number in range(4)] == [100, 100, 50, 0]
 
 
@@ -156,13 +156,13 @@ def test_a_batch_of_the_rival_is_read_again_from_where_the_one_before_ended(tmp_
 
 def test_last_word_of_sparks_aggregation_is_the_one_with_the_most_events() -> None:
     events = make_events(100, 4)
-    wanted = kafka_w1.expected_totals(events)
+    wanted = kafka_running_zscore.expected_totals(events)
     import msgspec
 
-    early = kafka_w1.expected_totals(events.part(0, 50))
+    early = kafka_running_zscore.expected_totals(events.part(0, 50))
     said = [msgspec.json.encode(t) for t in (*wanted.values(), *early.values())]
-    assert kafka_w1.final_totals(said) == wanted
-    assert kafka_w1.final_totals(msgspec.json.encode(t) for t in early.values()) != wanted
+    assert kafka_running_zscore.final_totals(said) == wanted
+    assert kafka_running_zscore.final_totals(msgspec.json.encode(t) for t in early.values()) != wanted
 
 
 def test_batches_with_due_timers_are_timed_without_the_first() -> None:

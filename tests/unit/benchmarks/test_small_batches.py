@@ -12,7 +12,7 @@ import pytest
 
 from millrace_apps.benchmarks.cli.apps import BenchApp
 from millrace_apps.benchmarks.drivers import small_batches
-from millrace_apps.benchmarks.drivers.small_batches import BOUNDS, Failed, Feed, Message, Plan, Watch
+from millrace_apps.benchmarks.drivers.small_batches import BOUNDS, BatchRecorder, Failed, Feed, Message, Plan
 
 #: What stood at a6f5cc6 and means the same today.
 KNOWN = {
@@ -81,12 +81,12 @@ class Clock:
         return {"spark": 2 * self.now, "broker": 50 * self.now}
 
 
-def watched(plan: Plan, times: Sequence[float], batches: int) -> Watch:
+def watched(plan: Plan, times: Sequence[float], batches: int) -> BatchRecorder:
     clock = Clock(times)
-    watch = Watch(plan, clock.used, lambda batch: 600 * (batch + 1), clock)
+    recorder = BatchRecorder(plan, clock.used, lambda batch: 600 * (batch + 1), clock)
     for batch in range(batches):
-        watch.note(batch, {"main": 600, "Monitor.late": int(batch == 3), "latest": 9})
-    return watch
+        recorder.note(batch, {"main": 600, "Monitor.late": int(batch == 3), "latest": 9})
+    return recorder
 
 
 def test_only_batches_after_the_warm_up_count() -> None:
@@ -97,9 +97,9 @@ def test_only_batches_after_the_warm_up_count() -> None:
     after that   not noted
     """
     plan = Plan("w1", batches=3, warm_batches=2)
-    watch = watched(plan, [10, 11, 12, 12.1, 12.4, 12.6], batches=7)
-    assert watch.done.is_set()
-    found = watch.figures()
+    recorder = watched(plan, [10, 11, 12, 12.1, 12.4, 12.6], batches=7)
+    assert recorder.done.is_set()
+    found = recorder.figures()
     assert found["batch_seconds"] == [0.1, 0.3, 0.2]
     assert found["batch_ms"] == {"median": 200.0, "p95": 290.0, "low": 100.0, "high": 300.0}
     assert (found["batches"], found["warm_batches"], found["rows_per_batch"]) == (3, 2, 600.0)
@@ -114,9 +114,9 @@ def test_cpu_time_is_of_the_measured_batches_and_without_the_broker() -> None:
 
 
 def test_a_job_that_ends_too_early_has_no_figures() -> None:
-    watch = watched(Plan("w1", batches=3, warm_batches=2), [1, 2, 3, 4], batches=3)
+    recorder = watched(Plan("w1", batches=3, warm_batches=2), [1, 2, 3, 4], batches=3)
     with pytest.raises(Failed, match="the job ended after 3 of 5 batches"):
-        watch.figures()
+        recorder.figures()
 
 
 def message(number: int, at: int, topic: str = "t") -> Message:

@@ -15,7 +15,7 @@ FOLDERS = ("apps", "generators", "benchmarks", "recipes")
 CORE = ROOT / "shared" / "millrace"
 
 #: The modules of the core that may import pyspark, relative to it.
-SPARK_ALLOWED = ("host/spark*.py", "playback/spark.py", "runtime/*", "connectors/*", "inspect/*")
+SPARK_ALLOWED = ("host/spark*.py", "playback/spark.py", "runtime/*", "connectors/*", "checkpoints/*")
 #: Slow to import, so that modules of the command line import them only inside the commands.
 SLOW = {"pyspark", "confluent_kafka", "deltalake", "pandas", "pyarrow"}
 

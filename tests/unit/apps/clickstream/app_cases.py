@@ -31,8 +31,8 @@ from millrace_apps.clickstream.processes.orders import Orders
 from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
+from millrace_apps.clickstream.state.browser_state import HOLDOUT, VisitorRules
 from millrace_apps.clickstream.state.caps import Caps
-from millrace_apps.clickstream.state.known import HOLDOUT, VisitorRules
 from millrace_apps.clickstream.topology import entities, followed, results
 from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 from millrace_apps.generators.engine.simulated import Simulated, Truth

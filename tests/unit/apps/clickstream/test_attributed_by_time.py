@@ -16,7 +16,7 @@ import pytest
 
 from millrace_apps.clickstream.contracts.events import Click, Forget
 from millrace_apps.clickstream.contracts.messages import Link, Purchase
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS, Person, Touch
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (

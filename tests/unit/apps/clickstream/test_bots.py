@@ -14,7 +14,7 @@ from millrace.testing import TestDriver
 from millrace_apps.clickstream.processes.bots import PANES, Behaviour, BotRules, Pace
 from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, SECOND, START, click, send
 
 

@@ -29,7 +29,7 @@ from millrace_apps.clickstream.processes.channels import (
 from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.processes.visitor import Visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.state.known import MOST_TOUCHES, Known, VisitorRules
+from millrace_apps.clickstream.state.browser_state import MOST_TOUCHES, BrowserState, VisitorRules
 from millrace_apps.clickstream.state.profiles import Person, Touch
 from millrace_apps.clickstream.state.touches import brought_by, touches_told
 from tests.unit.apps.clickstream.app_cases import (
@@ -303,7 +303,7 @@ def test_of_what_a_browser_tells_of_its_touches_the_newest_holds() -> None:
 
 
 def test_touches_that_an_earlier_version_kept_count() -> None:
-    known = Known(first="mail / email / (none)", first_ms=5, last="google / cpc / (none)", last_ms=9)
+    known = BrowserState(first="mail / email / (none)", first_ms=5, last="google / cpc / (none)", last_ms=9)
     known.touch("bing / cpc / (none)", 12)
     touches = [(5, "mail / email / (none)"), (9, "google / cpc / (none)"), (12, "bing / cpc / (none)")]
     assert brought_by(known, "", 99, "split") == touches
@@ -316,7 +316,7 @@ def test_touches_that_an_earlier_version_kept_count() -> None:
 
 
 def test_touches_are_bounded_and_the_first_of_each_account_stays() -> None:
-    known = Known()
+    known = BrowserState()
     owners = {at: f"u{at % 3}" for at in range(1_000)}
     for at in range(1_000):
         known.touch(f"a / b / {at}", at)

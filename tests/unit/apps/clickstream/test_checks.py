@@ -23,7 +23,7 @@ from millrace_apps.clickstream.processes.orders import Orders
 from millrace_apps.clickstream.recommend.checks import check_read
 from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.generators.clickstream import DOMAIN, ClickstreamProfile
 from millrace_apps.generators.clickstream.loop import APP_TOPICS, ShopWorld
 from millrace_apps.generators.engine.loop import Mailbag, looped

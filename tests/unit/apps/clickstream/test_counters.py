@@ -13,7 +13,7 @@ import pytest
 from millrace_apps.clickstream.contracts.events import Click, OrderLine
 from millrace_apps.clickstream.contracts.messages import ItemCount
 from millrace_apps.clickstream.processes.counters import MINUTE_MS, Counted, Shard
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import Run, click, keyed, shop_chain
 

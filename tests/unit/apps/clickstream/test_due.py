@@ -18,7 +18,7 @@ from millrace_apps.clickstream.processes.visitor import (
     VisitorsTracked,
     VisitorsTrackedInOrder,
 )
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, as_read, click, keyed, world
 
 #: Callbacks that were looked at, and how many of them had something due.

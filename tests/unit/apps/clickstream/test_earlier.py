@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from millrace.inspect.conversion import converted, needs_conversion
-from millrace.inspect.rescale import RescaleError
+from millrace.checkpoints.conversion import converted, needs_conversion
+from millrace.checkpoints.rescale import RescaleError
 from millrace.topology.contract import contract_of
 from millrace_apps.clickstream.app import app
 from millrace_apps.clickstream.settings import ClickstreamSettings

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from millrace.checkpoints.positions import WAITING
 from millrace.connectors.merging import _keep
 from millrace.errors import UserError
-from millrace.inspect.positions import WAITING
 from millrace_apps.clickstream.contracts.events import Forget
 from millrace_apps.clickstream.operations.forget import (
     app_settings,

@@ -12,7 +12,7 @@ from millrace.testing import TestDriver
 from millrace_apps.clickstream.contracts.events import Click
 from millrace_apps.clickstream.contracts.messages import Absorb, Activity
 from millrace_apps.clickstream.processes.visitor import Visitors
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.ownership import MOST_RUNS, NOBODY, Mark, Ownership
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (

@@ -29,7 +29,7 @@ from millrace_apps.clickstream.processes.offer_rules import (
     read_rules,
 )
 from millrace_apps.clickstream.processes.offering import Offers
-from millrace_apps.clickstream.state.known import VisitorRules, arm_of
+from millrace_apps.clickstream.state.browser_state import VisitorRules, arm_of
 from millrace_apps.clickstream.state.offers import experiment_of
 from millrace_apps.generators.clickstream import ClickstreamProfile, responds
 from tests.unit.apps.clickstream.app_cases import (

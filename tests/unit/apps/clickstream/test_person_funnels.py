@@ -22,7 +22,7 @@ from millrace_apps.clickstream.processes.person_funnels import MOST_BROWSERS, Ke
 from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.settings import ClickstreamSettings, FunnelSettings
-from millrace_apps.clickstream.state.known import Known, VisitorRules
+from millrace_apps.clickstream.state.browser_state import BrowserState, VisitorRules
 from millrace_apps.clickstream.state.marks import MOST_MARKS, BrowserMarks
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, START, Run, click, consent, keyed
@@ -391,7 +391,7 @@ def test_a_login_later_than_the_funnel_lasts_takes_nothing_along() -> None:
 
 def test_marks_are_bounded_and_go_with_time() -> None:
 
-    known, marks = Known(), BrowserMarks(FUNNELS, "split")
+    known, marks = BrowserState(), BrowserMarks(FUNNELS, "split")
     for number in range(5_000):
         marks.take(known, START + number * 1_000, ("item", "cart")[number % 2])
     assert len(known.marks) == MOST_MARKS

@@ -22,7 +22,7 @@ from millrace.topology import Link, Topology
 from millrace_apps.clickstream.contracts.events import Click, Forget
 from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.processes.visitor import visitors
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.topology import entities
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (

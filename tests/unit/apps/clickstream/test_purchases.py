@@ -10,7 +10,7 @@ from typing import Any
 from millrace_apps.clickstream.contracts.events import Click, OrderLine, Refund
 from millrace_apps.clickstream.processes.money import RateEntry, rates_of
 from millrace_apps.clickstream.processes.orders import Orders
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

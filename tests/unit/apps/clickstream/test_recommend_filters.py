@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import UserError
-from millrace.inspect.committed import CommittedState
 from millrace.rules import PublishRule, Rule, SetRuleState
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
@@ -25,7 +25,7 @@ from millrace_apps.clickstream.recommend.index import build
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
 from millrace_apps.clickstream.recommend.scoring import recommend
 from millrace_apps.clickstream.recommend.serve import Follower
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import START as DAY_START
 from tests.unit.apps.clickstream.test_recommend_serve import asked, query_of

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
-from millrace.inspect.committed import CommittedState
+from millrace.checkpoints.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.serving.questions import NotFound, Refused, questions_of
 from millrace.topology import Input, read

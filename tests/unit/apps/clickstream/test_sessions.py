@@ -21,7 +21,7 @@ from millrace_apps.clickstream.processes.rules import (
 )
 from millrace_apps.clickstream.processes.sessionize import BareClick, Sessionize
 from millrace_apps.clickstream.processes.visitor import visitors
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.sessions import Session, SessionBook
 from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, SECOND, START, click, send
 

@@ -25,8 +25,8 @@ from millrace_apps.clickstream.contracts.rows import digest_of
 from millrace_apps.clickstream.processes.bots import is_crawler
 from millrace_apps.clickstream.processes.funnels import Funnel, FunnelError, walk
 from millrace_apps.clickstream.processes.visitor import Visitors
-from millrace_apps.clickstream.state.known import (
-    Known,
+from millrace_apps.clickstream.state.browser_state import (
+    BrowserState,
     VisitorRules,
     arm_of,
     newly_covered,
@@ -108,7 +108,7 @@ def test_something_else_under_a_known_id_is_told_from_a_repeat_and_changes_nothi
 
 
 def test_what_an_earlier_version_has_seen_is_a_repeat_whatever_it_said() -> None:
-    seen = Known(seen={"a": START})
+    seen = BrowserState(seen={"a": START})
     assert said_the_same(seen.seen["a"], content_of(click(0, id="a")))
     assert seen_at(seen.seen["a"]) == START
     for at in (0, 1, MAX_TIME_MS):

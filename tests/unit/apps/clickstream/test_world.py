@@ -15,8 +15,8 @@ from millrace_apps.clickstream.app import app
 from millrace_apps.clickstream.contracts.events import Click, Consent
 from millrace_apps.clickstream.processes.channels import built_in
 from millrace_apps.clickstream.processes.funnels import PURCHASE, step_of
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.consent import Answer, bits_of, may_stitch
-from millrace_apps.clickstream.state.known import VisitorRules
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,

@@ -30,7 +30,7 @@ from millrace_apps.fraud.operations.governance import (
     NotAgreed,
     take_control,
 )
-from millrace_apps.fraud.operations.governed_book import GovernedBook, book_of
+from millrace_apps.fraud.operations.governed_book import GovernedControlState, book_of
 from millrace_apps.fraud.operations.what_if import what_if
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, transaction
@@ -136,7 +136,7 @@ def test_what_is_covered_is_named_or_refused(text: str) -> None:
 # -- one by one -----------------------------------------------------------------------------------------
 
 
-def book(covers: str = ",".join(COVERED)) -> GovernedBook:
+def book(covers: str = ",".join(COVERED)) -> GovernedControlState:
     return book_of(FraudSettings(governance={"two_person": covers}))
 
 
@@ -362,7 +362,7 @@ def some_event(random: Random, name: str, by: str, at: int) -> Any:
     return (ApproveChange, UndoChange, RejectChange)[kind - 2](name, by, at)
 
 
-def passes(made: GovernedBook) -> dict[str, float]:
+def passes(made: GovernedControlState) -> dict[str, float]:
     """What may pass, as numbers that grow with it."""
     value = {
         name: made.overrides.get(name, getattr(DEFAULTS, name)) for name in ("block_score", "spree_busy")

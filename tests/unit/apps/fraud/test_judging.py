@@ -1,4 +1,4 @@
-"""Scores judged by the labels that come later, as a stream: the desk's outcomes, the metrics of a day."""
+"""Scores judged by the labels that come later, as a stream: outcomes of decisions, the metrics of a day."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace_apps.fraud.contracts.control_events import SetThreshold
 from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
 from millrace_apps.fraud.model.outcomes import Day, Outcomes, add
 from millrace_apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
-from millrace_apps.fraud.processes.entity_stages import Desk
+from millrace_apps.fraud.processes.entity_stages import DecisionStage
 from millrace_apps.fraud.processes.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
 from millrace_apps.fraud.processes.scorer import Observed
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, label, transaction
@@ -173,7 +173,7 @@ def test_a_batch_leaves_as_one_part_per_model_and_day() -> None:
 
 
 def metrics_of(chain: Chain, *, bound: int, batches: Random) -> dict[tuple[str, int], DayMetrics]:
-    """The last revision of every day, by the process of the metrics over the desk's outcomes."""
+    """The last revision of every day, by the process of the metrics over what is told of decisions."""
     host = MemoryHost(PrequentialMetrics(7 * DAY, features=WATCHED), out_of_orderness_ms=bound)
     emitted = []
     for batch in cut(batches, chain.outcomes):
@@ -273,4 +273,4 @@ def test_scores_leave_no_state_when_all_is_over() -> None:
 def test_bins_grow_with_the_values() -> None:
     values = [-1.0, 0.0, 1.0, 2.0, 4.0, 1e9]
     assert [bin_of(v) for v in values] == sorted({bin_of(v) for v in values})
-    assert Desk.name == "DecisionDesk"
+    assert DecisionStage.name == "DecisionDesk"

@@ -10,17 +10,20 @@ import msgspec
 import pytest
 
 from millrace.host.memory_chain import MemoryChain
+from millrace.runtime.settings import load_settings
 from millrace_apps.fraud.handbook.events import OWN, Payment, PaymentFeatures
 from millrace_apps.fraud.handbook.process import CustomerHistory, TerminalHistory
+from millrace_apps.fraud.settings import FraudSettings
+from millrace_apps.fraud.state.known_labels import LabelRules
 from millrace_apps.fraud.state.labels import DAY_MS, FRAUD, GENUINE, LONG_AGO_DAYS, PENDING, LabelLog
 from tests.unit.apps.fraud.handbook_cases import DAY, START_MS, label, of_table, payment, streamed, table
 
 
 def run(
-    *events: Payment, silence_is_genuine: bool = False, delay: int = 7 * DAY
+    *events: Payment, unlabelled_is_genuine: bool = False, delay: int = 7 * DAY
 ) -> dict[str, PaymentFeatures]:
     """Features of payments and labels in order of time, by transaction."""
-    terminal = TerminalHistory(delay, silence_is_genuine=silence_is_genuine)
+    terminal = TerminalHistory(delay, unlabelled_is_genuine=unlabelled_is_genuine)
     chain = MemoryChain(CustomerHistory(), ("terminal_id", terminal))
     emitted = []
     for event in events:
@@ -121,13 +124,21 @@ def test_a_label_on_what_is_forgotten_changes_nothing() -> None:
 def test_silence_is_taken_for_genuine_only_where_that_is_said() -> None:
     p0, p9 = payment(0, number=0), payment(9 * DAY, number=9)
     assert run(p0, p9)[p9.transaction_id].terminal_pending == 1
-    found = run(p0, p9, silence_is_genuine=True)[p9.transaction_id]
+    found = run(p0, p9, unlabelled_is_genuine=True)[p9.transaction_id]
     assert (found.terminal_pending, found.terminal_known, found.terminal_last_label) == (0, 1, 1)
+
+
+def test_the_former_name_of_the_setting_is_taken_and_checkpoints_keep_it() -> None:
+    for key in ("silence_is_genuine", "unlabelled_is_genuine"):
+        found = load_settings(FraudSettings, app="fraud", overrides=[f"labels.{key}=false"], env={})
+        assert found.labels.rules() == LabelRules(unlabelled_is_genuine=False)
+    stored = {"label_delay_ms": 7 * DAY, "silence_is_genuine": True}
+    assert TerminalHistory(unlabelled_is_genuine=True).describe() == stored
 
 
 def test_late_word_after_silence_still_counts() -> None:
     p0, p9, p12 = (payment(at * DAY, number=at) for at in (0, 9, 12))
-    found = run(p0, p9, label(11 * DAY, p0, fraud=True), p12, silence_is_genuine=True)
+    found = run(p0, p9, label(11 * DAY, p0, fraud=True), p12, unlabelled_is_genuine=True)
     assert found[p12.transaction_id].terminal_frauds == 1
 
 

@@ -29,7 +29,7 @@ from millrace_apps.fraud.topology import topology
 from tests.unit.apps.fraud.cases import DAY, HOUR, MINUTE, SECOND, START_MS, driver, label, send, transaction
 from tests.unit.apps.fraud.chain import Chain, a_life_with_labels, cut, time_of
 
-LOUD = LabelRules(silence_is_genuine=False)
+LOUD = LabelRules(unlabelled_is_genuine=False)
 
 
 def decided(chain: Chain) -> dict[str, Decision]:

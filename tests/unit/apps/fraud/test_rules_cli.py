@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.errors import UserError
-from millrace.operations.control_topic import Book, audit_row
+from millrace.operations.control_topic import ControlState, audit_row
 from millrace.rules import PutListEntry
 from millrace_apps.fraud.contracts.events import Control
 from millrace_apps.fraud.operations.cli import app
@@ -143,7 +143,7 @@ def test_list_entries_are_put_and_removed() -> None:
 
 
 def test_engine_messages_on_the_topic_mean_nothing_and_refused_events_are_told() -> None:
-    book = Book(LANGUAGE, Control)
+    book = ControlState(LANGUAGE, Control)
     for value in (b"\xff\x00", b'{"tick": 5}', b'{"kind": "pause_everything"}'):
         book.take(value)
     book.take(b'{"kind": "approve_rule", "id": "a", "version": 1, "by": "x", "at_ms": 1}')

@@ -458,8 +458,8 @@ def test_a_batch_is_decided_as_its_transactions_one_by_one() -> None:
     chain = Chain(("device",), scorer=Fixed(0.6))
     life = some_life(Random(4), 40)
     chain.send(*life)
-    desk = chain.chain.hosts[-1].runner
-    assert desk.fallbacks == 0
+    decision = chain.chain.hosts[-1].runner
+    assert decision.fallbacks == 0
     alone = Chain(("device",), scorer=Fixed(0.6))
     alone.chain.hosts[-1].runner._batched = False
     alone.send(*life)

@@ -12,7 +12,7 @@ import pytest
 
 from millrace.dashboard.broker import KafkaRecord
 from millrace.errors import UserError
-from millrace.operations.control_topic import Book, ControlTopic
+from millrace.operations.control_topic import ControlState, ControlTopic
 from millrace.rules import PublishRule, SetRuleState
 from millrace_apps.iot_maintenance.alarms.language import Facts, language
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
@@ -117,7 +117,7 @@ def publish(rule: AlarmRule, version: int = 1, *, at: int = 0, state: Any = "act
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     broker = Topics([])
 
-    def read(self: ControlTopic) -> Book:
+    def read(self: ControlTopic) -> ControlState:
         book = self.empty()
         for event in broker.events:
             book.apply(event)

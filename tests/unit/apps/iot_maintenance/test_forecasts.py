@@ -14,8 +14,8 @@ from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
 from millrace_apps.iot_maintenance.processes.forecasts import Forecasting, PointForecast
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, forecasting
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,

@@ -15,10 +15,10 @@ from millrace.testing.properties import invariant, leaks
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.contracts.records import ShiftKpi
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
 from millrace_apps.iot_maintenance.processes.plant import AssetHealth, PlantMonitor
 from millrace_apps.iot_maintenance.processes.shifts import Calendar
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.processes.windows import AlarmKpi
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,

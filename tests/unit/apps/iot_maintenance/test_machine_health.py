@@ -22,9 +22,9 @@ from millrace_apps.iot_maintenance.operations.cli import app as iot
 from millrace_apps.iot_maintenance.operations.health_cli import learn
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
 from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.machine_health import Charts, MachineHealth, read_charts
 from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, charts
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,

@@ -28,6 +28,7 @@ from millrace_apps.iot_maintenance.foresight.model_cli import _normal
 from millrace_apps.iot_maintenance.operations.health_cli import intervals
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
 from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.machine_health import Charts, MachineHealth
 from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
 from millrace_apps.iot_maintenance.processes.normal import (
@@ -37,7 +38,6 @@ from millrace_apps.iot_maintenance.processes.normal import (
     charts_of,
     estimator_of,
 )
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, charts
 from tests.unit.apps.iot_maintenance.monitor_cases import DAY, HOUR, MINUTE, rows, until
 from tests.unit.apps.iot_maintenance.test_machine_health import learned, monitor, pump

@@ -16,8 +16,8 @@ from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.language import language
 from millrace_apps.iot_maintenance.alarms.rule import Level
 from millrace_apps.iot_maintenance.processes.anomalies import PointScore, Scoring
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
-from millrace_apps.iot_maintenance.processes.watch import Monitoring
 from millrace_apps.iot_maintenance.settings import IotSettings, scoring
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,

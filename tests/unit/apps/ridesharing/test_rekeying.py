@@ -11,10 +11,10 @@ import h3
 import msgspec
 import pytest
 
+from millrace.checkpoints.gathering import Entries, gathered, scattered
 from millrace.host.memory import LiveStore, MemoryHost
 from millrace.host.runner import Emission
 from millrace.inputs import event_decoder, event_encoder
-from millrace.inspect.gathering import Entries, gathered, scattered
 from millrace.process import kept_states
 from millrace.state.layout import EntryLayout, PendingRow
 from millrace.testing import TestDriver
@@ -29,7 +29,7 @@ from millrace_apps.ridesharing.processes.gate import Gate, Track
 from millrace_apps.ridesharing.processes.income import Idle
 from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.processes.regions import Regions
-from millrace_apps.ridesharing.processes.riders import Known, Riders
+from millrace_apps.ridesharing.processes.riders import RiderRequest, Riders
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Head, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
@@ -334,7 +334,7 @@ def test_what_is_kept_of_a_rider_names_the_region_of_now() -> None:
     asked.region = COARSE.of_zone(asked.zone)
     to = config(FINE, everywhere=True)
     entry = EntryLayout(kept_states(Riders())).new()
-    entry.requests = (NEVER, {"r1": Known(asked.region, 5, "r0", 1, msgspec.json.encode(asked))})
+    entry.requests = (NEVER, {"r1": RiderRequest(asked.region, 5, "r0", 1, msgspec.json.encode(asked))})
     entry.pending_ = [PendingRow(1_000, "m:0:1", event_encoder(Riders(to))(asked), None, True)]
     Rekeying(to)({"Dispatcher": {}, "Gate": {}, "Riders": {("ann",): entry}})
     known = entry.requests[1]["r1"]
@@ -368,8 +368,8 @@ def test_a_booking_that_waits_for_a_ride_that_has_just_ended_hears_of_it() -> No
     at = booked.event_time_ms
     layout = EntryLayout(kept_states(Riders()))
     entry = layout.new()
-    waiting = Known("old", booked.pickup_at_ms, "r1", 1, msgspec.json.encode(booked))
-    entry.requests = (NEVER, {"r1": Known("older", at - 1, "", 0, b""), "r2": waiting})
+    waiting = RiderRequest("old", booked.pickup_at_ms, "r1", 1, msgspec.json.encode(booked))
+    entry.requests = (NEVER, {"r1": RiderRequest("older", at - 1, "", 0, b""), "r2": waiting})
     Rekeying(to)({"Dispatcher": {}, "Gate": {}, "Riders": {("ann",): entry}})
     over = Handover(
         "h1", "", "older", "older", "standard", LAT, LON, 0, at, 0, 0, 0, "r1", rider_id="ann", is_over=True

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from millrace.checkpoints.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
+from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.merging import MergeFailed, Merger, wait_for_merges, waiting_rows
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.connectors.upkeep import compact, vacuum
-from millrace.inspect.positions import WAITING, forget_waiting, has_moved, position_of, roll_back
-from millrace.inspect.savepoints import SavepointError, _wait_for_merges
 from millrace.runtime.contract import owned
 from tests.cases import case_count
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch, rows
@@ -223,7 +223,7 @@ def test_the_large_writer_finds_the_tables_at_the_batch_before(tmp_path: Path) -
         return {}
 
     small = writer(tmp_path)
-    router = Router(small, SimpleNamespace(write=large), driver_records=1)
+    router = Router(small, SimpleNamespace(write=large), driver_write_max_records=1)
     router(batch(Session("a", 1, 1, 1), Session("b", 1, 1, 1)), 0)
     router(batch(Session("a", 1, 2, 1)), 1)
     assert found == [(1, {("a", 1): (1, 1), ("b", 1): (1, 1)})]

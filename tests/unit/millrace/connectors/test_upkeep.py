@@ -10,10 +10,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from typer.testing import CliRunner
 
+from millrace.checkpoints.positions import TablePosition, ids_written_after, position_of
 from millrace.cli.tables import app as tables
 from millrace.connectors.upkeep import compact, expire, find_tables, state_of, vacuum
 from millrace.errors import UserError
-from millrace.inspect.positions import TablePosition, ids_written_after, position_of
 
 HOUR = 3_600_000
 

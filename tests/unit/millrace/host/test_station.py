@@ -15,6 +15,8 @@ import pytest
 
 from millrace import BroadcastContext, Context, arrival, broadcast_state, value_state
 from millrace.chaos.memory import FixedClock, StationBytes
+from millrace.checkpoints.reading import opened
+from millrace.checkpoints.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
@@ -36,8 +38,6 @@ from millrace.host.station import (
     place_of,
     read_head,
 )
-from millrace.inspect.reading import opened
-from millrace.inspect.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
 from millrace.process import KeyedProcess, order_of
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, StateCorrupted, encode, read_clock
 from millrace.state.envelope import unwrap

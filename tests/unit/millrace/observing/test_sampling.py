@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
-from millrace.inspect.committed import CommittedState
+from millrace.checkpoints.committed import CommittedState
 from millrace.models.exports import CHAMPION
 from millrace.models.manifest import Manifest, encoded
 from millrace.observing import sampling

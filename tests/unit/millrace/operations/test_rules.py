@@ -20,7 +20,7 @@ from millrace.cli import build
 from millrace.errors import UserError
 from millrace.kafka import detached
 from millrace.operations import sending
-from millrace.operations.control_topic import Book, ControlTopic
+from millrace.operations.control_topic import ControlState, ControlTopic
 from millrace.operations.sending import NoBroker
 from millrace.rules import ApproveRule, PublishRule, RollbackRule, Rule, RuleError, SetRuleState
 from millrace_apps.fraud.contracts.events import Control
@@ -414,7 +414,7 @@ def test_random_lives_of_rules_have_no_active_block_without_a_second_person() ->
     people = ("ann", "bob", "cid")
     refused = approved = 0
     for _ in range(10_000):
-        book = Book(LANGUAGE, Control)
+        book = ControlState(LANGUAGE, Control)
         done: list[Any] = []
         for at in range(random.randrange(2, 9)):
             by, number = random.choice(people), random.randrange(1, 3)
@@ -469,4 +469,4 @@ def test_a_topic_takes_no_event_that_the_stream_would_refuse(fraud: Desk, rules:
     assert "no other version has been active" in fraud("rollback", "big")
     assert len(fraud.sent()) == 2
     with pytest.raises(RuleError):
-        Book(FRAUD.language(FraudSettings()), Control).entry("big")
+        ControlState(FRAUD.language(FraudSettings()), Control).entry("big")

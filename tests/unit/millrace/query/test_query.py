@@ -22,10 +22,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
+from millrace.checkpoints.positions import WAITING
 from millrace.cli import build
 from millrace.connectors.merging import _keep, open_with_waiting
 from millrace.errors import MillraceError, UserError
-from millrace.inspect.positions import WAITING
 from millrace.query.catalog import AppTable, asked_for
 from millrace.query.shown import rows_of
 from millrace.query.tables import asking, interruptible

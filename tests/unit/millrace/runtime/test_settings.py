@@ -23,6 +23,7 @@ from millrace.runtime.settings import (
     SparkSettings,
     StorageSettings,
     StreamSettings,
+    _tell_once,
     load_settings,
     origins,
     redacted,
@@ -59,6 +60,46 @@ def problems(*overrides: str, yaml: str | None = None, env: dict[str, str] | Non
         load(*overrides, yaml=yaml, env=env)
     assert caught.value.exit_code == 2
     return caught.value.problems
+
+
+class TestFormerNames:
+    FORMER = "stream.driver_records is the former name of stream.driver_write_max_records"
+
+    def test_a_former_name_is_taken_from_every_source(self, tmp_path: Path) -> None:
+        yaml = "windowed:\n  stream:\n    driver_records: 7\n"
+        found = load(yaml=yaml)
+        assert found.stream.driver_write_max_records == 7
+        assert origins(found)["stream.driver_write_max_records"] == "millrace.yaml:3"
+        assert not any(key.endswith(".driver_records") for key in origins(found))
+        env = {"MILLRACE__STREAM__DRIVER_RECORDS": "8"}
+        assert load(yaml=yaml, env=env).stream.driver_write_max_records == 8
+        found = load("stream.driver_records=9", yaml=yaml, env=env)
+        assert found.stream.driver_write_max_records == 9
+        assert origins(found)["stream.driver_write_max_records"] == "--set stream.driver_records"
+
+    def test_a_later_source_wins_by_either_name(self) -> None:
+        yaml = "windowed: {stream: {driver_write_max_records: 7}}"
+        assert load("stream.driver_records=9", yaml=yaml).stream.driver_write_max_records == 9
+        yaml = "windowed: {stream: {driver_records: 7}}"
+        assert load("stream.driver_write_max_records=9", yaml=yaml).stream.driver_write_max_records == 9
+
+    def test_it_is_told_once_where_it_stands_and_what_to_say(self, caplog: pytest.LogCaptureFixture) -> None:
+        _tell_once.cache_clear()
+        for _ in range(2):
+            load("stream.driver_write_max_records=1", yaml="windowed:\n  stream: {driver_records: 7}\n")
+        assert caplog.messages == [f"millrace.yaml:2: {self.FORMER}: use that"]
+
+    def test_what_is_set_by_both_names_in_one_place_is_refused(self) -> None:
+        yaml = "windowed:\n  stream:\n    driver_write_max_records: 1\n    driver_records: 7\n"
+        assert problems(yaml=yaml) == [f"millrace.yaml:4: {self.FORMER}, which is set, too: leave one out"]
+
+    def test_a_value_that_cannot_be_used_is_told_by_todays_name_where_it_stands(self) -> None:
+        (line,) = problems("stream.driver_records=-1")
+        assert line.startswith("--set stream.driver_records: stream.driver_write_max_records: ")
+
+    def test_what_is_nearest_to_an_unknown_key_is_a_name_of_today(self) -> None:
+        (line,) = problems("stream.driver_record=1")
+        assert line.endswith("did you mean 'stream.driver_write_max_records'?")
 
 
 class TestPrecedence:

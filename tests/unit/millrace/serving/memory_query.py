@@ -13,7 +13,7 @@ from millrace.chaos.memory import MemoryStation, StationBytes
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Topology
 from millrace.topology.contract import contract_of, station_contract
-from tests.unit.millrace.inspect.spark_files import CheckpointWriter
+from tests.unit.millrace.checkpoints.spark_files import CheckpointWriter
 
 
 class _Store(StationBytes):

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from millrace.chaos.hostile import Message
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.committed import CommittedState
 from millrace.errors import UserError
 from millrace.host.station import BROADCAST, HEADER, SHARED, place_of
 from millrace.inputs import mark_of
-from millrace.inspect.checkpoint import Checkpoint
-from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.serving.ahead import Ahead, Seen
 from millrace.state.envelope import unwrap, wrap
@@ -23,7 +23,7 @@ from millrace.topology import Topology
 from millrace_apps.fraud.app import app
 from millrace_apps.fraud.settings import FraudSettings
 from tests.unit.apps.fraud.cases import transaction
-from tests.unit.millrace.inspect.spark_files import PartitionWriter, row_of
+from tests.unit.millrace.checkpoints.spark_files import PartitionWriter, row_of
 from tests.unit.millrace.serving.memory_query import MemoryQuery
 
 VARIABLES = {"header": 2, "pages": 3, "broadcast": 4}

@@ -20,9 +20,9 @@ import pytest
 
 from millrace import Context, KeyedProcess, arrival, value_state
 from millrace.chaos.hostile import Message
+from millrace.checkpoints.committed import CommittedState
 from millrace.dashboard.serve import listening_socket
 from millrace.errors import UserError
-from millrace.inspect.committed import CommittedState
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.serving import running
 from millrace.serving.following import Following, keeping_up

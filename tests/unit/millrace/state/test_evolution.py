@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Callable
 from types import GenericAlias
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import pytest
@@ -31,6 +31,29 @@ from millrace.state.layout import TimerRecord
 from millrace.state.schema import describe_state, describe_type, schema_of
 from millrace.time import NEVER
 from tests.unit.millrace.state.cases import HOUR, MINUTE, Bed, DictBackend
+
+
+class Known(msgspec.Struct, array_like=True):
+    count: int
+    inner: list[Known] = []
+
+
+class BrowserState(msgspec.Struct, array_like=True):
+    """The same under another name."""
+
+    __stored_as__: ClassVar[str] = "Known"
+    count: int
+    inner: list[BrowserState] = []
+
+
+class SubState(BrowserState, array_like=True):
+    """Another one: a name is of one class."""
+
+
+def test_a_renamed_struct_is_described_by_the_name_that_it_was_stored_under() -> None:
+    assert schema_of([value_state(Known | None)]) == schema_of([value_state(BrowserState | None)])
+    assert b"BrowserState" not in schema_of([value_state(BrowserState)])
+    assert b'"struct":"SubState"' in schema_of([value_state(SubState)])
 
 
 def reopened(before: Bed, **states: Any) -> Bed:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from millrace.checkpoints.positions import TablePosition, files_appended
 from millrace.errors import UserError
-from millrace.inspect.positions import TablePosition, files_appended
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 from millrace.upgrading import trial
