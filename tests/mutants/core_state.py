@@ -333,13 +333,21 @@ MUTANTS: Final = (
     Mutant(
         "state: nothing is swept",
         f"{_STATE}/pages.py",
-        "        self._sweep()\n",
-        "",
+        "        if self._sweep():\n",
+        "        if False:\n",
         "keys that are never touched again are forgotten",
         (
             f"{_TESTS}/test_process.py::test_the_sweep_forgets_keys_that_are_never_touched_again",
             f"{_TESTS}/state/test_ttl.py::test_time_alone_empties_the_store_within_life_and_sweep",
         ),
+    ),
+    Mutant(
+        "state: what is due at the watermark is looked for no more",
+        f"{_STATE}/pages.py",
+        "        if self._firsts()[0] > watermark:\n",
+        "        if self._firsts()[0] >= watermark:\n",
+        "a timer fires at its time",
+        (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
     ),
     Mutant(
         "state: what ends at a line of the sweep is left to the next one",

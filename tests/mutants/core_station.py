@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _STATION: Final = "shared/millrace/host/station.py"
+_REUSE: Final = "tests/unit/millrace/test_object_reuse.py"
 _TESTS: Final = "tests/unit/millrace/host/test_station.py"
 _RANDOM: Final = f"{_TESTS}::test_random_processes_give_what_memory_gives"
 _TOPOLOGIES: Final = f"{_TESTS}::test_random_topologies_give_what_chains_in_memory_give"
@@ -67,10 +68,50 @@ MUTANTS: Final = (
     Mutant(
         "station: an output goes on to the first link alone",
         _STATION,
-        "            for link, mark, reader in takers:\n",
-        "            for link, mark, reader in takers[:1]:\n",
+        "            for taker in takers:\n",
+        "            for taker in takers[:1]:\n",
         "every record goes on",
         (_TOPOLOGIES,),
+    ),
+    Mutant(
+        "station: records that can be changed go on as they are, too",
+        _STATION,
+        "    return frozenset(of for of in emits & reads if not changeable_in(of))\n",
+        "    return frozenset(emits & reads)\n",
+        "what a link does to its record the next one does not see",
+        (_REUSE,),
+    ),
+    Mutant(
+        "station: what goes on as it is comes by no input",
+        _STATION,
+        "yield keys, Handed(keys, times, causes, events, on_time, self._mark), own",
+        'yield keys, Handed(keys, times, causes, events, on_time, b""), own',
+        "a process is told by which input a record comes",
+        (_REUSE,),
+    ),
+    Mutant(
+        "station: a record without its key is lost",
+        _STATION,
+        "                written.append(record._replace(payload=msgspec.json.encode(payload)))\n",
+        "                pass\n",
+        "it becomes a dead letter",
+        (_REUSE,),
+    ),
+    Mutant(
+        "station: of what is written, too, the table is given the record",
+        _STATION,
+        "            if output not in link.names\n",
+        "",
+        "a table is given JSON",
+        (_REUSE,),
+    ),
+    Mutant(
+        "station: a record that came as it is has no bytes in dead letters",
+        "shared/millrace/host/rows.py",
+        "    return row.raw + as_json(row.event) if is_bare(row.raw) else row.raw\n",
+        "    return row.raw\n",
+        "a dead letter has the event",
+        (_REUSE,),
     ),
     Mutant(
         "stations: each tells of what all have found alike",

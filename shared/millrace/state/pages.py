@@ -459,6 +459,7 @@ class PagedStore:
         """Write the pages that changed; split what has grown, fold what is empty; return all pages."""
         packed: dict[int, bytes] = {}
         fitted = {page.info.number: self._fit(page, packed) for page in dirty}
+        # Once more: only now the times of pages that were renewed are known.
         self._note(info for infos in fitted.values() for info in infos)
         pages = self._header.pages
         if any(len(parts) > 1 for parts in fitted.values()) or not all(p.cells for p in dirty):

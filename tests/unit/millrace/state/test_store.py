@@ -262,6 +262,7 @@ LIFE = st.lists(
     80,
 )
 @example([("a", "broadcast", 1), ("a", "end batch", 0), ("a", "broadcast", 0), ("a", "end batch", 0)], 80)
+@example([("a", "timer", 5), ("a", "end batch", 0), ("b", "set", 1), ("a", "end batch", 5)], 80)
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
     ops: list[tuple[str, str, int]], page_bytes: int
 ) -> None:
@@ -290,8 +291,17 @@ def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
             if what == "broadcast":
                 of.store.broadcast = number % 2
         if what == "end batch":
+            due = [sorted(of.store.due(now)) for of in beds]
+            assert due[0] == due[1] == due[2]
             for of in beds:
+                for one in due[0]:
+                    with of.on(one, now=now):
+                        timers = of.cursor.entry.timers_
+                        timers[:] = [timer for timer in timers if timer.at > now]
                 of.commit(now)
+            # Who knows the pages from before may think that there is something to do earlier, never later.
+            for exact, thought in zip(beds[0]._store().wakes(), beds[1].store.wakes(), strict=True):
+                assert exact is None or (thought is not None and thought <= exact)
             restarted, live, forgetful = (of.backend for of in beds)
             assert (restarted.header, restarted.pages) == (live.header, live.pages)
             assert (restarted.header, restarted.pages) == (forgetful.header, forgetful.pages)
