@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from millrace_apps.clickstream.contracts.events import Click, Consent, Erasure, Forget
-from millrace_apps.clickstream.state.known import VisitorRules
+from millrace_apps.clickstream.state.browser_state import VisitorRules
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (
     HOUR,
