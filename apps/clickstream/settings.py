@@ -157,6 +157,9 @@ class BoardSettings(Section):
     by_device: bool = Field(
         default=False, description="what is looked at, sold and searched for is ranked by kind of device, too"
     )
+    by_channel: bool = Field(
+        default=False, description="so by the channel that brought the visit, when time has passed the click"
+    )
 
 
 class OrderSettings(Section):
@@ -271,6 +274,7 @@ class ClickstreamSettings(AppSettings):
             shared=own.shared,
             shards=self.boards.shards,
             by_device=self.boards.by_device,
+            by_channel=self.boards.by_channel,
             rates=self.rates(),
             channels=self.channels_table(),
         )

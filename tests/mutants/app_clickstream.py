@@ -9,9 +9,14 @@ from tests.mutants.mutant import Mutant
 _APP: Final = "apps/clickstream"
 _TESTS: Final = "tests/unit/apps/clickstream"
 _COUNTERS: Final = f"{_TESTS}/test_counters.py"
+_OF_CHANNEL: Final = (
+    f"{_COUNTERS}::test_boards_by_channel_are_those_of_a_shop_with_the_visits_of_that_channel_alone"
+)
+_ONE_CHANNEL: Final = f"{_COUNTERS}::test_an_order_that_is_told_late_stands_on_the_boards_of_one_channel"
 _BY_TIME: Final = f"{_TESTS}/test_attributed_by_time.py"
 _PROFILES: Final = f"{_TESTS}/test_profiles_by_time.py"
 _IDENTITY = f"{_TESTS}/test_identity.py"
+_WITHDRAWN = f"{_TESTS}/test_withdrawn_by_time.py"
 _DUE: Final = f"{_TESTS}/test_due.py"
 _ORDERS: Final = f"{_TESTS}/test_orders.py"
 _BOTS: Final = f"{_TESTS}/test_bots.py"
@@ -228,6 +233,73 @@ MUTANTS: Final = (
         (f"{_COUNTERS}::test_boards_by_device_are_those_of_a_shop_with_that_device_alone",),
     ),
     Mutant(
+        "clickstream: boards by channel count for all, too",
+        f"{_APP}/processes/visitor_told.py",
+        '    return msgspec.structs.replace(count, shard=of_segment(count.shard, f"channel: {channel}"))\n',
+        "    return count\n",
+        "boards by channel",
+        (_OF_CHANNEL,),
+    ),
+    Mutant(
+        "clickstream: boards by channel count by what is known when a click is read",
+        f"{_APP}/processes/visitor_told.py",
+        """        super()._did(act, known, ctx)
+        if self._rules.by_channel:
+            self._counts_for_channel(act, known, ctx)
+""",
+        """        super()._did(act, known, ctx)
+
+    def _holds(self, act: Held, known: BrowserState, ctx: Context) -> None:
+        super()._holds(act, known, ctx)
+        if self._rules.by_channel:
+            self._counts_for_channel(act, known, ctx)
+""",
+        "boards by channel do not hang on the order of reading",
+        (_OF_CHANNEL,),
+    ),
+    Mutant(
+        "clickstream: what a visit did before its landing is of the landing's channel",
+        f"{_APP}/processes/visitor_placed.py",
+        "            first = session.campaign if session.campaign_ms <= at_ms else None\n",
+        "            first = session.campaign\n",
+        "boards by channel",
+        (_OF_CHANNEL,),
+    ),
+    Mutant(
+        "clickstream: the channel of a visit is that of the landings that are remembered",
+        f"{_APP}/processes/visitor_placed.py",
+        "        if session is not None and session.client is None:\n",
+        "        if False:\n",
+        "the channel of a visit of many landings",
+        (
+            f"{_TESTS}/test_profiles_by_time.py::test_a_cart_has_the_channel_of_its_visits_first_landing_of_many",
+        ),
+    ),
+    Mutant(
+        "clickstream: an order that an earlier event tells of stays on the boards of its channel",
+        f"{_APP}/processes/visitor_told.py",
+        "                if before.channel:\n",
+        "                if False:\n",
+        "each click is counted for one channel",
+        (_ONE_CHANNEL,),
+    ),
+    Mutant(
+        "clickstream: an order that is told before it is settled counts for a channel twice",
+        f"{_APP}/processes/visitor_told.py",
+        'elif kind == "purchase" and first is not None and first.cause == cause:',
+        'elif kind == "purchase" and first is not None:',
+        "each click is counted for one channel",
+        (_ONE_CHANNEL,),
+    ),
+    Mutant(
+        "clickstream: boards by channel leave out what comes too late for its session",
+        f"{_APP}/processes/visitor_told.py",
+        "        if self._rules.by_channel and buys:\n",
+        "        if False:\n",
+        "each click is counted for one channel",
+        (_ONE_CHANNEL,),
+    ),
+    Mutant(
         "clickstream: what offers add in a segment is that of all",
         f"{_APP}/dashboard/data.py",
         "        if not kind or (key[",
@@ -326,8 +398,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: who withdraws consent had not made the orders of before",
         f"{_APP}/processes/visitor_identity.py",
-        "        self._place(ctx.event_time, known, ctx)",
-        "        pass",
+        "afterwards.\n            self._place(ctx.event_time, known, ctx)",
+        "afterwards.\n            pass",
         "an order is attributed by the logins up to it",
         (_BY_TIME,),
     ),
@@ -510,8 +582,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: the funnels keep the arm of a browser whose person is known now",
         f"{_APP}/processes/visitor_identity.py",
-        "            if session.number:  # it is over",
-        "            if False:  # it is over",
+        "        if session.number:  # it is over",
+        "        if False:  # it is over",
         "rows of the funnels hang on events alone",
         (
             f"{_TESTS}/test_world.py::TestContract",
@@ -551,6 +623,91 @@ MUTANTS: Final = (
         (_IDENTITY,),
     ),
     Mutant(
+        "clickstream: who was there before a withdrawal is there again when consent is given again",
+        f"{_APP}/state/consent.py",
+        "            if answer.at_ms <= at_ms or not answer.granted:\n",
+        "            if answer.at_ms <= at_ms:\n",
+        "a withdrawal holds in whichever order it is read",
+        (f"{_IDENTITY}::test_nothing_after_a_withdrawal_is_the_accounts_of_before_in_any_order",),
+    ),
+    Mutant(
+        "clickstream: what nobody did in a browser that is forgotten goes on to who comes next",
+        f"{_APP}/processes/visitor_identity.py",
+        """            known.ownership, known.part, known.carts = None, None, []
+            self._place(None,""",
+        "            self._place(None,",
+        "nothing goes on from a browser that is forgotten",
+        (f"{_IDENTITY}::test_nothing_goes_on_from_a_browser_that_is_forgotten_in_any_order",),
+    ),
+    Mutant(
+        "clickstream: what is done after its browser was forgotten is judged by what was allowed before",
+        f"{_APP}/processes/visitor_identity.py",
+        "            known.consent, known.answers, known.user_id = 0, None, None\n",
+        "",
+        "nothing goes on from a browser that is forgotten",
+        (f"{_IDENTITY}::test_nothing_goes_on_from_a_browser_that_is_forgotten_in_any_order",),
+    ),
+    Mutant(
+        "clickstream: a session that nobody had allowed to be known is the next account's",
+        f"{_APP}/processes/visitor_identity.py",
+        """            if not may_stitch(known.allowed(session.end_ms)):
+                continue
+""",
+        "",
+        "sessions are somebody's by consent alone",
+        (_WITHDRAWN,),
+    ),
+    Mutant(
+        "clickstream: a click that nobody had allowed to be known lets its session be the next account's",
+        f"{_APP}/processes/visitor_identity.py",
+        """        if not may_stitch(known.allowed(session.end_ms)):
+            return None
+""",
+        "",
+        "sessions are somebody's by consent alone",
+        (_WITHDRAWN,),
+    ),
+    Mutant(
+        "clickstream: what is allowed now was allowed always, an hour later",
+        f"{_APP}/state/consent.py",
+        "        if times and max(times) > at_ms:\n",
+        "        if False:\n",
+        "sessions are somebody's by consent alone",
+        (_WITHDRAWN,),
+    ),
+    Mutant(
+        "clickstream: consent that is said again was not there before",
+        f"{_APP}/state/consent.py",
+        "        self.settled, self.since = said, [] if since == said else since\n",
+        "        self.settled, self.since = said, []\n",
+        "consent holds from the first time on that it is given",
+        (f"{_TESTS}/test_consent.py::test_consent_that_is_said_again_is_there_since_it_was_given",),
+    ),
+    Mutant(
+        "clickstream: an erasure of an account is one of the browser of that name",
+        f"{_APP}/processes/visitor.py",
+        "            self.erased.value = Suppressed(-1, identity, ctx.event_time).after(",
+        "            self.erased.value = Suppressed(ctx.event_time, identity, ctx.event_time).after(",
+        "erasure tells names apart",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
+        "clickstream: a browser whose name begins as a cart's in requests is not forgotten",
+        f"{_APP}/processes/visitor_identity.py",
+        '        if known is not None or not subject.startswith(("c:", "p:")):',
+        '        if not subject.startswith(("c:", "p:")):',
+        "erasure tells names apart",
+        (f"{_TESTS}/test_visitor.py",),
+    ),
+    Mutant(
+        "clickstream: a session that goes on after a withdrawal keeps its account",
+        f"{_APP}/processes/visitor_identity.py",
+        "        self._part_sessions(ctx.event_time, known, ctx)\n",
+        "",
+        "a withdrawal holds in whichever order it is read",
+        (f"{_IDENTITY}::test_nothing_after_a_withdrawal_is_the_accounts_of_before_in_any_order",),
+    ),
+    Mutant(
         "clickstream: what came with a browser stays on the account",
         f"{_APP}/processes/persons.py",
         "                if person.parts.pop(event.visitor, None) is not None:\n",
@@ -561,10 +718,20 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a cart's owner of later is told of earlier",
         f"{_APP}/processes/carts.py",
-        "        learned = self.owner and self.owner_ms <= at_ms and person",
-        "        learned = self.owner and person",
+        "        return owner if owner and since <= at_ms and person",
+        "        return owner if owner and person",
         "what is told of a cart does not hang on batches",
-        (f"{_TESTS}/test_world.py::test_half_a_second_of_disorder_changes_no_table", _IDENTITY),
+        (f"{_IDENTITY}::test_a_cart_that_is_left_before_the_login_is_nobodys_though_that_is_told_first",),
+    ),
+    Mutant(
+        "clickstream: a cart that was bought is its buyer's for ever",
+        f"{_APP}/processes/carts.py",
+        "        self.owners = [one for one in self.known_owners() if one[0] > step.at_ms]\n",
+        "",
+        "a cart is of those who fill it since it was bought",
+        (
+            f"{_TESTS}/test_profiles_by_time.py::test_a_cart_that_was_bought_is_filled_anew_by_whoever_comes_next",
+        ),
     ),
     Mutant(
         "clickstream: a session that was merged comes back with a login",

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from millrace.dashboard.tables import DeltaReader
 
 Row = Mapping[str, Any]
-#: How much event time of the boards is looked at, ms, and among how many of their newest rows.
+#: How much event time of the boards is looked at, ms, and which of them, of all and of segments.
 _BOARDS_MS: Final = 2 * 3_600_000
-_BOARD_ROWS: Final = 50_000
+_BOARDS: Final = (
+    "views/5m", "views/1h", "views/24h", "sold/1h", "sold/24h", "categories/1h", "revenue/1h", "searches/1h",
+    "visitors/1m", "visitors/now",
+)  # fmt: skip
 #: Width of a step of the revenue's chart, ms.
 _STEP_MS: Final = 300_000
 SESSION: Final = (
@@ -70,14 +73,18 @@ def boards(data: AppData) -> Boards:
 
 
 def _boards(table: DeltaReader) -> Boards:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = table.latest(_BOARD_ROWS, ["board", "window_end_ms", "rank", "item", "value"])
+    columns = ("window_end_ms", "board", "rank", "item", "value")
+    rows = table.lately("window_end_ms", _BOARDS_MS, columns)
     if not rows.num_rows:
         return {}
-    newest = pc.max(rows["window_end_ms"]).as_py()
+    # Most are not shown: those of segments are many times those of all.
+    named = pc.replace_substring_regex(rows["board"], "@.*", "")
+    rows = rows.filter(pc.is_in(named, value_set=pa.array(_BOARDS, named.type)))
     places: dict[str, dict[int, dict[int, tuple[str, int]]]] = {}
-    for row in rows.filter(pc.field("window_end_ms") > newest - _BOARDS_MS).to_pylist():
+    for row in rows.to_pylist():
         ends = places.setdefault(row["board"], {})
         ends.setdefault(row["window_end_ms"], {})[row["rank"]] = (row["item"], row["value"])
     return {

@@ -43,6 +43,7 @@ from millrace_apps.clickstream.dashboard.data import (
     newest_board,
     offers_made,
     orders,
+    parts_of_segment,
     sessions,
 )
 
@@ -201,8 +202,10 @@ def categories(data: AppData, value: str = "") -> View | None:
 
 def _of_segment(make: Callable[[AppData, str], View | None]) -> Callable[[AppData, str], View]:
     """Return what shows boards of a segment, or says by what there are some."""
-    no_boards = Note("no boards of this segment; boards.by_device ranks by kind of device, too")
-    return lambda data, value: make(data, value) or no_boards
+    return lambda data, value: (
+        make(data, value)
+        or Note(f"no boards of this segment; boards.by_{parts_of_segment(value)[0]} has them made")
+    )
 
 
 def _beside(

@@ -18,6 +18,8 @@ CART_TIMEOUT_MS: Final = 30 * 60_000
 _IDLE: Final = "cart"
 #: So many orders of a cart are known.
 _ORDERS: Final = 4
+#: So many owners of a cart are known, the first ones since it was bought.
+_OWNERS: Final = 8
 #: So many items of a cart are known, those that were changed last.
 MOST_ITEMS: Final = 50
 
@@ -67,10 +69,11 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         marketing: Whether something may be offered there.
         last_ms: When that was.
         told: How many times it has been reported as left.
-        owner: Whom its browser turned out to be of; empty for nobody.
-        owner_ms: Since when that is known.
+        owner: Of an earlier version, which had one of them: whom its browser turned out to be of.
+        owner_ms: Of an earlier version: since when that was known.
         orders: The last orders that it was bought by: one that is told again buys nothing.
         items: What was in it before the first of the steps: item → pieces.
+        owners: Since when (UTC ms) it is whose, of those who came after it was last bought: the first ones.
     """
 
     steps: list[Step] = msgspec.field(default_factory=list)
@@ -86,16 +89,23 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
     owner_ms: int = 0
     orders: list[str] = msgspec.field(default_factory=list)
     items: dict[str, int] = msgspec.field(default_factory=dict)
+    owners: list[tuple[int, str]] = msgspec.field(default_factory=list)
 
     def owned(self, event: CartOwner) -> None:
-        """Take down whose it is; of several the first one: it was filled before that."""
-        if not self.owner or (event.at_ms, event.person) < (self.owner_ms, self.owner):
-            self.owner, self.owner_ms = event.person, event.at_ms
+        """Take down whose it is; of several the first one since it was bought: it was filled before that."""
+        insort(self.known_owners(), (event.at_ms, event.person))
+        del self.owners[_OWNERS:]
+
+    def known_owners(self) -> list[tuple[int, str]]:
+        """Return since when whose it is."""
+        if self.owner:
+            self.owners, self.owner = [*self.owners, (self.owner_ms, self.owner)], ""
+        return self.owners
 
     def whose(self, person: str, at_ms: int) -> str:
-        """Return whose a step was, with what had been learned by a moment (UTC ms) of nobody's."""
-        learned = self.owner and self.owner_ms <= at_ms and person.startswith("v:")
-        return self.owner if learned else person
+        """Return whose the last step was, with what had been learned by a moment (UTC ms) of nobody's."""
+        since, owner = next(iter(self.known_owners()), (0, ""))
+        return owner if owner and since <= at_ms and person.startswith("v:") else person
 
     def take(self, change: CartChange) -> None:
         """Take down what happened; order makes no difference."""
@@ -111,7 +121,7 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         if change.stage == "bought":
             self.bought_ms = max(self.bought_ms, at)
 
-    def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int, list[str]]]:
+    def left(self, until_ms: int, timeout_ms: int) -> list[tuple[Step, int, list[str], str]]:
         """Return the steps after which it lay idle for longer than a timeout, each once.
 
         Args:
@@ -119,7 +129,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
             timeout_ms: The timeout, ms.
 
         Returns:
-            Each step with the cart's value after it, cents, and what was in it, most pieces first.
+            Each step with the cart's value after it, cents, what was in it, most pieces first, and the person
+            whose it was.
         """
         found, settled, cents = [], 0, self.cents
         steps = self.steps
@@ -131,7 +142,9 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
             idle = after is None or after - step.at_ms > timeout_ms
             if idle and cents > 0 and step.stage != "bought":
                 inside = sorted(self.items, key=lambda item: (-self.items[item], item))
-                found.append((step, cents, inside[:MOST_ITEMS]))
+                # A step kept by an earlier version has none.
+                person = self.whose(step.person or self.person, until_ms)
+                found.append((step, cents, inside[:MOST_ITEMS], person))
             settled = place + 1
             self.cents, self.judged_ms = cents, step.at_ms
         del steps[:settled]
@@ -150,6 +163,8 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         if step.order_id and step.order_id in self.orders:
             return cents
         self.orders = [*self.orders[1 - _ORDERS :], step.order_id]
+        # What is put into it from now on is another cart's, by whoever.
+        self.owners = [one for one in self.known_owners() if one[0] > step.at_ms]
         self.items = {}
         return 0
 
@@ -244,11 +259,10 @@ class Carts(KeyedProcess[ToCart, Shopping]):
         if cart is None:
             return
         at = timer.at
-        for step, cents, inside in cart.left(at, self._timeout_ms):
+        for step, cents, inside, person in cart.left(at, self._timeout_ms):
             cart.told += 1
             # As it was then: what the cart knows may be of later. A step kept by an earlier version has none.
             who = step if step.person else cart
-            person = cart.whose(who.person, at)
             user = person[2:] if person.startswith("u:") else None
             ctx.output(
                 self.abandonments,

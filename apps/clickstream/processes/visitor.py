@@ -87,7 +87,7 @@ class Visitors(VisitorTold):
             self.known.value = fresh
             self.emit_late(event, ctx)
             if not fresh.bot and not is_crawler(event.user_agent):
-                self._count(event, fresh, ctx, buys=self._buys(event, fresh, ctx))
+                self._only_counts(event, fresh, ctx)
 
     def _first_of_its_kind(self, event: ShopEvent, ctx: Context) -> BrowserState | None:
         """Return what is known, the event remembered; ``None`` for a repeat, or another's click."""
@@ -270,7 +270,7 @@ class Visitors(VisitorTold):
         elif isinstance(event, ItemChange):
             self._item(event, ctx)
         else:
-            self.erased.value = Suppressed(ctx.event_time, identity).after(self.erased.value)
+            self.erased.value = Suppressed(-1, identity, ctx.event_time).after(self.erased.value)
             ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
 
 

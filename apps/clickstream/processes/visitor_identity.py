@@ -11,6 +11,7 @@ from millrace import Context
 from millrace_apps.clickstream.contracts.events import (
     Click,
     Consent,
+    Customer,
     Erasure,
     Forget,
     ItemChange,
@@ -112,7 +113,9 @@ class VisitorIdentity(VisitorPlaced):
         return (there.latest if self._rules.shared == "last" else there.owner(at_ms)) or None
 
     def _owner_of(self, session: Session, known: BrowserState) -> str | None:
-        """Return whose a session is: of several accounts in it, the last one's."""
+        """Return whose a session is: of several accounts in it, the last one's; nobody's without consent."""
+        if not may_stitch(known.allowed(session.end_ms)):
+            return None
         there = known.ownership
         if there is None:
             return known.user_id
@@ -146,17 +149,16 @@ class VisitorIdentity(VisitorPlaced):
 
     def _own_again(self, known: BrowserState, ctx: Context) -> None:
         """Write the sessions again that are another's now."""
-        there = {(session.start_ms, session.client): session for session in known.book.sessions}
-        past = [s for s in known.past if (s.start_ms, s.client) not in there]
-        for session in (*past, *known.book.sessions):
+        for session in self._all_sessions(known):
+            # What was before a withdrawal stays whose it was; what nobody had allowed stays nobody's.
+            if not may_stitch(known.allowed(session.end_ms)):
+                continue
             owner = self._owner_of(session, known)
             if owner == session.user_id or session.bot:
                 continue
             session.user_id = owner
-            if session.written:
-                self._write(session, known, ctx)
-            if session.number:  # it is over, and stands among the funnels, by whose arm is another's now
-                self._funnel_rows(session, session.start_ms, known, ctx)
+            self._owned_again(session, known, ctx)
+        there = {(session.start_ms, session.client): session for session in known.book.sessions}
         unsettled = known.unsettled(ctx.watermark)
         # Those that the book has leave it before it is settled whose they are.
         now = [(s, there.get((s.start_ms, s.client))) for s in known.past]
@@ -165,6 +167,19 @@ class VisitorIdentity(VisitorPlaced):
             for session in (s if other is None else msgspec.structs.replace(other) for s, other in now)
             if session.user_id is None or unsettled
         ]
+
+    @staticmethod
+    def _all_sessions(known: BrowserState) -> list[Session]:
+        """Return the sessions that may be told anew whose they are."""
+        there = {(session.start_ms, session.client) for session in known.book.sessions}
+        return [*(s for s in known.past if (s.start_ms, s.client) not in there), *known.book.sessions]
+
+    def _owned_again(self, session: Session, known: BrowserState, ctx: Context) -> None:
+        """Write a session that is another's now."""
+        if session.written:
+            self._write(session, known, ctx)
+        if session.number:  # it is over, and stands among the funnels, by whose arm is another's now
+            self._funnel_rows(session, session.start_ms, known, ctx)
 
     def _owner_changes(
         self, before: dict[int, str], after: dict[int, str], cause: str, known: BrowserState, ctx: Context
@@ -266,8 +281,16 @@ class VisitorIdentity(VisitorPlaced):
             ]
             known.user_id = None
         known.ownership, known.part, known.carts = None, None, []
+        self._part_sessions(ctx.event_time, known, ctx)
         if self._marks:
             self._unmark(marked, known, ctx)
+
+    def _part_sessions(self, from_ms: int, known: BrowserState, ctx: Context) -> None:
+        """Let sessions that go on after a withdrawal (UTC ms) be nobody's, though that is read after them."""
+        for session in self._all_sessions(known):
+            if session.user_id is not None and session.end_ms >= from_ms and not session.bot:
+                session.user_id = None
+                self._owned_again(session, known, ctx)
 
     def _unmark(
         self, before: Owned, known: BrowserState, ctx: Context, *, forgets: Collection[str] = ()
@@ -290,6 +313,8 @@ class VisitorIdentity(VisitorPlaced):
         erased = self.erased.value
         if erased is None or isinstance(event, Forget | Erasure | Refund | ItemChange):
             return False
+        if isinstance(event, Customer):  # its key is an account; a browser may have that name
+            erased = Suppressed(erased.account_ms, erased.request_id)
         if not is_suppressed(erased, ctx.event_time):
             return False
         if isinstance(event, Click):
@@ -304,7 +329,7 @@ class VisitorIdentity(VisitorPlaced):
         erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
         ctx.output(self.erasures, erased)
         if known is not None:
-            self._place(None, known, ctx)
+            self._place(ctx.event_time, known, ctx)
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
         for user in sorted(self._users_of(known)):
@@ -313,15 +338,21 @@ class VisitorIdentity(VisitorPlaced):
             marked, known.marks = self._marks.owned(known, str(subject)), []
             users = {f"u:{user}" for user in self._users_of(known)}
             self._unmark(marked, known, ctx, forgets={*marked, *users})
+        if known is not None:
+            # What is of later, and was read before, is nobody's, and nothing of before goes on to anybody.
+            known.consent, known.answers, known.user_id = 0, None, None
+            known.ownership, known.part, known.carts = None, None, []
+            self._place(None, known, ctx)
         self.known.clear()
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
         ctx.timers.delete(SETTLED)
         if subject.startswith("c:"):
             ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))
-        else:
-            person = subject[2:] if subject.startswith("p:") else f"v:{subject}"
-            ctx.emit(ErasePerson(person, ctx.event_time, cause))
+        elif subject.startswith("p:"):
+            ctx.emit(ErasePerson(subject[2:], ctx.event_time, cause))
+        if known is not None or not subject.startswith(("c:", "p:")):  # a browser may have any name
+            ctx.emit(ErasePerson(f"v:{subject}", ctx.event_time, cause))
             self._forget_visit(cause, ctx)
 
     @staticmethod

@@ -145,8 +145,13 @@ class VisitorPlaced(VisitorSessions):
 
     def _channel(self, at_ms: int, known: BrowserState) -> str:
         """Return the channel of the visit that goes on at a moment (UTC ms), by its landings up to then."""
-        spans = ((session.start_ms, session.end_ms) for session in reversed(known.book.sessions))
-        start = next((start for start, end in spans if start <= at_ms <= end), at_ms)
+        there = (s for s in reversed(known.book.sessions) if s.start_ms <= at_ms <= s.end_ms)
+        session = next(there, None)
+        if session is not None and session.client is None:
+            # However many landings it has: the earliest is its own.
+            first = session.campaign if session.campaign_ms <= at_ms else None
+            return self._rules.channels.channel(first)
+        start = at_ms if session is None else session.start_ms
         label = next((by for at, by, _ in known.all_touches() if start <= at <= at_ms), None)
         return self._rules.channels.channel(label)
 

@@ -44,6 +44,11 @@ def search_of(shard: str, at: int, cause: str, term: str, visitor: str) -> ItemC
     return ItemCount(shard, at, cause, term, "", "search", 1, by=crc32(visitor.encode()))
 
 
+def _for_channel(count: ItemCount, channel: str) -> ItemCount:
+    """Return what the shard is told that counts for a channel."""
+    return msgspec.structs.replace(count, shard=of_segment(count.shard, f"channel: {channel}"))
+
+
 class VisitorTold(VisitorIdentity):
     """Tells others what concerns them."""
 
@@ -57,6 +62,39 @@ class VisitorTold(VisitorIdentity):
             shard = of_segment(count.shard, f"device: {device}")
             own = msgspec.structs.replace(count, shard=shard, device="", there_from_ms=0, there_to_ms=0)
             ctx.output(self.counts, own)
+
+    def _did(self, act: Held, known: BrowserState, ctx: Context) -> None:
+        """Tell the cart and the person, and where it is asked for the shards that count for the channel."""
+        super()._did(act, known, ctx)
+        if self._rules.by_channel:
+            self._counts_for_channel(act, known, ctx)
+
+    def _counts_for_channel(self, act: Held, known: BrowserState, ctx: Context) -> None:
+        """Tell the shards that count for a channel; of which one it is hangs on all landings before it.
+
+        Args:
+            act: What was done, when no landing of before can come any more, or what is late.
+            known: What is known of its browser.
+            ctx: The context.
+        """
+        kind, at, cause = act.kind, act.at_ms, act.cause
+        first, counts = known.bought.get(act.order_id), list[ItemCount]()
+        if kind == "page_view" and act.item:
+            counts = [ItemCount(self._shard(act.item), at, cause, act.item, act.category, "view", 1)]
+        elif kind == "search" and (term := search_term(act.query)):
+            counts = [search_of(self._shard(term), at, cause, term, str(ctx.key))]
+        elif kind == "purchase" and first is not None and first.cause == cause:
+            counts = [
+                ItemCount(self._shard(item), at, cause, item, category, "sold", pieces, cents)
+                for item, category, pieces, cents in first.lines
+            ]
+        if not counts:
+            return
+        channel = self._channel(at, known)
+        if first is not None:
+            known.bought[act.order_id] = msgspec.structs.replace(first, channel=channel)
+        for count in counts:
+            ctx.output(self.counts, _for_channel(count, channel))
 
     def _buys(self, event: Click, known: BrowserState, ctx: Context) -> bool:
         """Tell of the order, and whether the event is the first in time that does; others are no purchase."""
@@ -72,6 +110,8 @@ class VisitorTold(VisitorIdentity):
                     self._shard(item), before.at_ms, before.cause, item, category, "sold", -pieces, -cents
                 )
                 self._counts(count, event.device, ctx)
+                if before.channel:
+                    ctx.output(self.counts, _for_channel(count, before.channel))
             self._unbuy(before, known, ctx)
         return first
 
@@ -141,17 +181,27 @@ class VisitorTold(VisitorIdentity):
             elif kind == "purchase" and event.lines:
                 bought = [line.item_id for line in event.lines]
                 ctx.output(self.looks, Looked(SHOP, at, cause, visitor, person, "", bought))
-        cents, quantity = 0, event.quantity or 1
+        self._holds(self._act_of(event, at), known, ctx)
+
+    def _act_of(self, event: Click, at: int) -> Held:
+        """Return what a click does to carts and persons; ``at`` is when, UTC ms."""
+        kind, cents, quantity = event.event_type, 0, event.quantity or 1
         if kind == "purchase":
             cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
         elif event.price is not None:
             cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
-        act = Held(
-            at, cause, order_of(event) if kind == "purchase" else "", event.user_id or "", cents, kind,
-            event.item_id or "", event.query or "", event.category or "", event.device, event.step or "",
-            event.cart_id or "", quantity,
+        return Held(
+            at, event.event_id, order_of(event) if kind == "purchase" else "", event.user_id or "", cents,
+            kind, event.item_id or "", event.query or "", event.category or "", event.device,
+            event.step or "", event.cart_id or "", quantity,
         )  # fmt: skip
-        self._holds(act, known, ctx)
+
+    def _only_counts(self, event: Click, known: BrowserState, ctx: Context) -> None:
+        """Tell the shards of a click that comes too late for anybody else."""
+        buys = self._buys(event, known, ctx)
+        self._count(event, known, ctx, buys=buys)
+        if self._rules.by_channel and buys:
+            self._counts_for_channel(self._act_of(event, ctx.event_time), known, ctx)
 
     def _mark(self, event: Click, known: BrowserState, ctx: Context, *, buys: bool) -> None:
         """Take down which step of persons' funnels a click is, where it may be known of whom."""

@@ -65,6 +65,7 @@ class VisitorRules:
             and after a logout nobody's until the next login; ``last``, all of whoever was there last.
         shards: How many shards count for the boards.
         by_device: Whether there are boards of each kind of device besides, each with shards of its own.
+        by_channel: Whether there are so of each channel.
     """
 
     sessions: SessionRules = GA4
@@ -83,6 +84,7 @@ class VisitorRules:
     shared: Literal["split", "last"] = "split"
     shards: int = SHARDS
     by_device: bool = False
+    by_channel: bool = False
     rates: Rates = field(default_factory=Rates)
     channels: Channels = field(default_factory=built_in)
 
@@ -95,12 +97,14 @@ class Bought(msgspec.Struct, array_like=True, frozen=True, gc=False):
         cause: The event.
         cents: Its value in the shop's currency.
         lines: Item, category, pieces and what they cost; none any more where no event of before can come.
+        channel: The channel whose boards have it; empty: none has.
     """
 
     at_ms: int
     cause: str
     cents: int
     lines: list[tuple[str, str, int, int]] = []
+    channel: str = ""
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):

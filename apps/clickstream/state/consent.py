@@ -93,12 +93,14 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         settled: When what ``base`` has of each purpose was said, in the order of :data:`BITS`, UTC ms.
         answers: The last answers, in order of when they were said.
         revision: Counts the rows that were told of them.
+        since: Since when what ``base`` has of each purpose is so, UTC ms; empty: since it was said last.
     """
 
     base: int = 0
     settled: list[int] = []
     answers: list[Answer] = []
     revision: int = 0
+    since: list[int] = []
 
     @property
     def in_force(self) -> int:
@@ -106,15 +108,26 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         return self.steps()[-1].after if self.answers else self.base
 
     def at(self, at_ms: int) -> int:
-        """Return what was allowed at a moment (UTC ms) and still is, as bits."""
-        if not self.answers:
-            return self.base
-        consent = now = self.base
+        """Return what was allowed at a moment (UTC ms) and was not withdrawn since, as bits.
+
+        What is given again is given for what is done from then on.
+
+        >>> answers = Answers()
+        >>> for at, granted in ((10, True), (20, False), (30, True)):
+        ...     _ = answers.take(Answer(at, "", STITCH, granted), 0)
+        >>> [may_stitch(answers.at(at)) for at in (5, 15, 25, 35)]
+        [False, False, False, True]
+        """
+        consent = self.base
+        times = self.since or self.settled
+        if times and max(times) > at_ms:
+            for bit, since in zip(BITS.values(), times, strict=True):
+                if since > at_ms:
+                    consent &= ~bit
         for answer in self.answers:
-            now = answer.after(now)
-            if answer.at_ms <= at_ms:
-                consent = now
-        return consent & now
+            if answer.at_ms <= at_ms or not answer.granted:
+                consent = answer.after(consent)
+        return consent
 
     def steps(self) -> list[Step]:
         """Return what each of the last answers changed."""
@@ -155,13 +168,16 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
 
     def _into_base(self, answer: Answer) -> None:
         said = [*self.settled, *([0] * (len(BITS) - len(self.settled)))]
+        since = [*self.since] or [*said]
         for place, bit in enumerate(BITS.values()):
             # Of one moment the withdrawal holds, whichever comes first.
             newer = answer.at_ms > said[place] or (answer.at_ms == said[place] and not answer.granted)
             if answer.bits & bit and (newer or not said[place]):
                 said[place] = answer.at_ms
+                if not (answer.granted and self.base & bit):
+                    since[place] = answer.at_ms
                 self.base = self.base | bit if answer.granted else self.base & ~bit
-        self.settled = said
+        self.settled, self.since = said, [] if since == said else since
 
 
 def order_of(answer: Answer) -> tuple[int, bool, str]:

@@ -23,14 +23,23 @@ class Suppressed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Attributes:
         at_ms: Everything up to here is of before, UTC ms.
         request_id: The request.
+        account_ms: So of the account of that name, which is nothing to a browser of the name; -1: it was not.
     """
 
     at_ms: int
     request_id: str
+    account_ms: int = -1
 
     def after(self, before: Suppressed | None) -> Suppressed:
-        """Return what of two requests holds: the later one."""
-        return self if before is None or before.at_ms < self.at_ms else before
+        """Return what of two requests holds: the later one.
+
+        >>> Suppressed(-1, "r2", 9).after(Suppressed(5, "r1"))
+        Suppressed(at_ms=5, request_id='r1', account_ms=9)
+        """
+        if before is None:
+            return self
+        later = self if before.at_ms < self.at_ms else before
+        return msgspec.structs.replace(later, account_ms=max(self.account_ms, before.account_ms))
 
 
 def is_suppressed(erased: Suppressed | None, at_ms: int) -> bool:

@@ -105,7 +105,9 @@ def boards(random: Random) -> list[BoardRow]:
                 values = sorted((random.randrange(1, 900) for _ in names), reverse=True)
                 put(board, end, length, list(zip(names, values, strict=True)))
                 if board.endswith("/1h"):
-                    put(f"{board}@device: mobile", end, length, list(zip(names, values[::-1], strict=True)))
+                    for segment in ("device: mobile", "channel: paid_search"):
+                        values = [*values[1:], values[0]]
+                        put(f"{board}@{segment}", end, length, list(zip(names, values, strict=True)))
     return found
 
 

@@ -217,3 +217,15 @@ def test_of_what_is_said_of_one_moment_the_newest_revision_holds(turned: bool) -
     for at, granted, revision in reversed(said) if turned else said:
         state.browser_says("v1", at, granted, revision)
     assert [state.forbids("v1", at) for at in (20, 21, 29, 30)] == [False, True, True, False]
+
+
+def test_consent_that_is_said_again_is_there_since_it_was_given() -> None:
+    """Also when the answers themselves are not kept any more; an hour later a session may ask for it."""
+    kept = Answers()
+    for number, (at, granted) in enumerate(((10, True), (20, False), (30, True), (40, True))):
+        kept.take(Answer(at, f"c{number}", STITCH, granted), 0)
+    wanted = [bool(kept.at(at) & STITCH) for at in range(5, 50, 10)]
+    assert wanted == [False, False, False, True, True]
+    kept.settle(100)
+    assert [bool(kept.at(at) & STITCH) for at in range(5, 50, 10)] == wanted
+    assert kept.answers == []

@@ -581,25 +581,29 @@ def test_carts_and_offers_of_earlier_versions_are_of_no_segment(own: World) -> N
     assert chosen("offers", data, "device: mobile").rows == []
 
 
-def test_boards_of_a_segment_are_shown_beside_the_hour_before_where_they_are_made(world: World) -> None:
+@pytest.mark.parametrize("value", ["device: mobile", "channel: paid_search"])
+def test_boards_of_a_segment_are_shown_beside_the_hour_before_where_they_are_made(
+    world: World, value: str
+) -> None:
     data, records, _ = world
-    ends = sorted({b.window_end_ms for b in records.boards if b.board == "views/1h@device: mobile"})
+    ends = sorted({b.window_end_ms for b in records.boards if b.board == f"views/1h@{value}"})
 
     def on(board: str, end: int) -> dict[str, int]:
         return {
             b.item: b.value for b in records.boards
-            if b.board == f"{board}@device: mobile" and b.window_end_ms == end
+            if b.board == f"{board}@{value}" and b.window_end_ms == end
         }  # fmt: skip
 
-    found = {row[0]: row[1:] for row in chosen("categories", data, "device: mobile").rows}
+    found = {row[0]: row[1:] for row in chosen("categories", data, value).rows}
     newest, before = (on("categories/1h", end) for end in (ends[-1], ends[-1] - HOUR))
     earned = on("revenue/1h", ends[-1])
     assert found == {
         name or "none": [views, earned[name] / 100, before[name]] for name, views in newest.items()
     }
-    terms = {row[0]: row[1:] for row in chosen("searches", data, "device: mobile").rows}
+    terms = {row[0]: row[1:] for row in chosen("searches", data, value).rows}
     was = on("searches/1h", ends[-1] - HOUR)
     assert terms == {term: [n, was.get(term, 0)] for term, n in on("searches/1h", ends[-1]).items()}
     first = next(iter(on("views/1h", ends[-1]).items()))
-    assert chosen("products", data, "device: mobile").rows[0][1] == f"{first[0]}  ×{first[1]:,}"
-    assert "by_device" in chosen("products", data, "device: desktop").text
+    assert chosen("products", data, value).rows[0][1] == f"{first[0]}  ×{first[1]:,}"
+    assert "boards.by_device" in chosen("products", data, "device: desktop").text
+    assert "boards.by_channel" in chosen("products", data, "channel: email").text

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
 
 from millrace.testing import TestDriver
-from millrace_apps.clickstream.contracts.events import Click
+from millrace_apps.clickstream.contracts.events import Click, Forget
 from millrace_apps.clickstream.contracts.messages import Absorb, Activity
 from millrace_apps.clickstream.processes.visitor import Visitors
 from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.ownership import MOST_RUNS, NOBODY, Mark, Ownership
-from tests.cases import case_count
+from tests.cases import case_count, sampled
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
     HOUR,
@@ -319,6 +320,15 @@ def test_a_cart_that_was_filled_before_the_login_is_the_accounts(at: int) -> Non
     assert left["since_ms"] == START + 1  # a login is nothing that happens to the cart
 
 
+def test_a_cart_that_is_left_before_the_login_is_nobodys_though_that_is_told_first() -> None:
+    """A withdrawal has told of the login ahead of time."""
+    filled = click(1, "add_to_cart", item_id="a", cart_id="c1", price=20.0)
+    withdrawn = consent(45 * MINUTE, ("personalisation",), granted=False)
+    events = [consent(0), filled, login(40 * MINUTE), withdrawn, click(3 * HOUR, visitor="z")]
+    (left,) = run_app(keyed(*events), batch=1, bound_ms=HOUR).rows("Entities.abandonments")
+    assert left["user_id"] is None
+
+
 def test_a_cart_that_was_bought_is_nobodys_to_be() -> None:
     events = [
         click(1, "add_to_cart", item_id="a", cart_id="c1", price=20.0),
@@ -329,3 +339,45 @@ def test_a_cart_that_was_bought_is_nobodys_to_be() -> None:
     target.drain()
     (absorbed,) = [told for told in target.values() if isinstance(told, Absorb)]
     assert absorbed.carts == []
+
+
+# -- withdrawals and erasures, in whichever order they are read --------------------------------------------
+
+
+def orders_of(*events: Any) -> Iterable[list[Any]]:
+    """Every order in which events may be read after consent was given, in time all of them; in CI a third."""
+    return ([consent(0), *some] for some in sampled([*permutations(events)]))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_after_a_withdrawal_is_the_accounts_of_before_in_any_order(again: bool) -> None:
+    """Also where consent is given again, which says nothing about who was there before."""
+    events = [
+        login(1), consent(3, ("personalisation",), granted=False),
+        click(7, item_id="cup"), *([consent(5)] if again else []),
+    ]  # fmt: skip
+    for some in orders_of(*events):
+        run = run_app(keyed(*some), batch=1, bound_ms=HOUR)
+        read = [type(one).__name__ + str(one.event_time_ms - START) for one in some]
+        (session,) = run.table("Visitors.sessions", "session_id")
+        assert session["user_id"] is None, read
+        assert run.table("Visitors.identities", "visitor_id") == [], read
+        assert "cup" not in (profile(run, "u:u1") or {}).get("last_items", ()), read
+        assert profile(run, "u:u1") is None, read
+        assert run.empty
+
+
+@pytest.mark.parametrize(("login_at", "kept"), [(5, None), (1, ["tea"])])
+def test_nothing_goes_on_from_a_browser_that_is_forgotten_in_any_order(
+    login_at: int, kept: list[str] | None
+) -> None:
+    """What nobody did before is not the next account's; what is done after is not the one's of before."""
+    tea, forgotten, cup = click(2, item_id="tea"), Forget("r1", "v1", START + 3), click(7, item_id="cup")
+    for some in orders_of(login(login_at), tea, forgotten, cup):
+        run = run_app(keyed(*some), batch=1, bound_ms=HOUR)
+        read = [type(one).__name__ + str(one.event_time_ms - START) for one in some]
+        (of_account, of_browser) = (profile(run, person) for person in ("u:u1", "v:v1"))
+        assert of_browser is None, read
+        assert of_account is None or of_account["last_items"] == kept, read
+        assert run.table("Visitors.identities", "visitor_id") == [], read
+        assert run.empty

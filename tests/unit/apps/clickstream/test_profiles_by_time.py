@@ -184,27 +184,19 @@ class Shop:
         return found
 
     def _whose(self, steps: Sequence[Click], step: Click) -> str | None:
-        """Whose a cart was when it was left: learned of what nobody did before the timeout, once."""
+        """Whose a cart was when it was left: of who came since it was bought, the first."""
         who = self.there(step)
         if who:
             return who
-        learned = None
-        for one in steps:
-            if not self.there(one):
-                at, come = self.comes(one)
-                bought = [
-                    s for s in steps
-                    if s.event_type == "purchase" and not self.there(s)
-                    and one.event_time_ms < s.event_time_ms < at
-                ]  # fmt: skip
-                if (
-                    come
-                    and not bought
-                    and one.event_type != "purchase"
-                    and (learned is None or at < learned[0])
-                ):
-                    learned = (at, come)
-        return learned[1] if learned and learned[0] <= step.event_time_ms + TIMEOUT else None
+        at = step.event_time_ms
+        bought = max(
+            (s.event_time_ms for s in steps if s.event_type == "purchase" and s.event_time_ms < at), default=0
+        )
+        come = [
+            self.comes(s) for s in steps
+            if bought < s.event_time_ms <= at and s.event_type != "purchase" and not self.there(s)
+        ]  # fmt: skip
+        return next((name for since, name in sorted(come) if name and since <= at + TIMEOUT), None)
 
 
 # -- the app --------------------------------------------------------------------------------------------
@@ -367,3 +359,34 @@ def test_a_cart_has_the_channel_of_its_visit_and_not_of_the_browsers_first() -> 
     run = played([[event] for event in events], "split", 0)
     (cart,) = run.rows("abandonments")
     assert cart["channel"] == "paid_search"
+
+
+@pytest.mark.parametrize("comes", ["u2", None])
+def test_a_cart_that_was_bought_is_filled_anew_by_whoever_comes_next(comes: str | None) -> None:
+    """It keeps its name; who had bought it has logged out."""
+    put = {"item_id": "tea", "cart_id": "c", "quantity": 1, "price": 1.0}
+    events = [
+        consent(0, visitor="a"),
+        click(MINUTE, "add_to_cart", "a", **put), click(2 * MINUTE, "login", "a", user_id="u1"),
+        click(3 * MINUTE, "purchase", "a", cart_id="c", order_id="o", amount=1.0),
+        click(4 * MINUTE, "logout", "a", user_id="u1"), click(5 * MINUTE, "add_to_cart", "a", **put),
+        *([click(6 * MINUTE, "login", "a", user_id=comes)] if comes else []),
+        click(9 * HOUR, visitor="z"),
+    ]  # fmt: skip
+    (cart,) = played([[event] for event in events], "split", 0).rows("abandonments")
+    assert (cart["since_ms"] - START, cart["user_id"]) == (5 * MINUTE, comes)
+
+
+def test_a_cart_has_the_channel_of_its_visits_first_landing_of_many() -> None:
+    """More of them than a browser remembers."""
+    events = [
+        consent(0, visitor="a"),
+        click(MINUTE, visitor="a", utm_source="google", utm_medium="cpc"),
+        click(3 * HOUR, visitor="a", utm_source="newsletter", utm_medium="email"),
+        *(click(3 * HOUR + n * MINUTE, visitor="a", utm_source=f"s{n}") for n in range(1, 30)),
+        click(3 * HOUR + 40 * MINUTE, "add_to_cart", "a", item_id="tea", cart_id="c", quantity=1, price=1.0),
+        click(9 * HOUR, visitor="z"),
+    ]
+    run = played([[event] for event in events], "split", 0)
+    (cart,) = run.rows("abandonments")
+    assert cart["channel"] == "email"

@@ -13,6 +13,7 @@ from millrace.testing import TestDriver
 from millrace_apps.clickstream.contracts.events import INPUTS, MAX_TIME_MS, Customer, Erasure, Forget, Refund
 from millrace_apps.clickstream.contracts.messages import (
     Activity,
+    Details,
     EraseCart,
     ErasePerson,
     ItemCount,
@@ -591,6 +592,27 @@ def test_late_events_of_a_browser_that_was_forgotten_bring_nothing_back_and_are_
     assert b"v1" not in msgspec.json.encode(target.values("erasures"))
     send(target, click(31 * MINUTE, item_id="i4"))  # who comes back is somebody new
     assert target.state("v1")["known"] is not None
+
+
+def test_an_account_that_is_erased_is_none_of_a_browser_of_that_name() -> None:
+    target = driver(bound=HOUR)
+    send(target, consent(0, visitor="42"), Erasure("r2", "42", START + 5))
+    send(target, click(3, visitor="42", item_id="i1", user_id="bob"))
+    assert [e.suppressed for e in target.values("erasures")] == []
+    assert [row.user_id for row in target.values("identities")] == ["bob"]
+    send(target, Customer("c1", "42", "f", 1990, "DE", START + 4), forget("42", 9))
+    send(target, click(3, visitor="42", id="again"), Customer("c2", "42", "f", 1990, "DE", START + 8))
+    assert [e.suppressed for e in target.values("erasures")] == [True, False, True]
+    assert len([t for t in target.values() if isinstance(t, Details)]) == 1
+
+
+@pytest.mark.parametrize("name", ["c:1", "p:u:ann"])
+def test_a_browser_is_forgotten_whatever_its_name_is(name: str) -> None:
+    """One that is a cart's or a person's in requests: both are forgotten."""
+    target = driver()
+    send(target, consent(0, visitor=name), click(1, visitor=name, item_id="i1"), forget(name, 5))
+    erased = [t.person for t in target.values() if isinstance(t, ErasePerson)]
+    assert erased == [*(["u:ann"] if name[0] == "p" else []), f"v:{name}"]
 
 
 def test_a_late_sign_up_of_an_account_that_was_erased_is_dropped() -> None:
