@@ -39,6 +39,14 @@ MUTANTS: Final = (
         (f"{_TESTS}/test_entities.py",),
     ),
     Mutant(
+        "clickstream: what was said after a request to forget goes with it",
+        f"{_APP}/processes/visitor_identity.py",
+        "        if said is not None:\n",
+        "        if False:\n",
+        "a withdrawal holds",
+        (f"{_TESTS}/test_withdrawn_by_time.py",),
+    ),
+    Mutant(
         "clickstream: a profile's row that was due has what came after it in its batch",
         f"{_APP}/processes/persons.py",
         "        if due is None or due >= ctx.event_time:\n",

@@ -328,6 +328,9 @@ class VisitorIdentity(VisitorPlaced):
         subject, cause = ctx.key, event.request_id
         erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
         ctx.output(self.erasures, erased)
+        # What was said after the request stays said, though it was read before.
+        said = None if known is None or known.answers is None else known.answers.after(ctx.event_time)
+        told = 0 if known is None else known.consent & WITHDRAWN
         if known is not None:
             self._place(ctx.event_time, known, ctx)
         if known is not None and known.user_id is not None:
@@ -344,6 +347,8 @@ class VisitorIdentity(VisitorPlaced):
             known.ownership, known.part, known.carts = None, None, []
             self._place(None, known, ctx)
         self.known.clear()
+        if said is not None:
+            self.known.value = BrowserState(consent=said.in_force | told, answers=said)
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
         ctx.timers.delete(SETTLED)

@@ -159,6 +159,28 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         insort(self.answers, answer, key=order_of)
         return [step for step in self.steps() if known.get(step.answer) != step]
 
+    def after(self, at_ms: int) -> Answers | None:
+        """Return what was said after a moment (UTC ms), and nothing of before; None: nothing was.
+
+        >>> answers = Answers()
+        >>> for at, granted in ((10, True), (20, False)):
+        ...     _ = answers.take(Answer(at, "", STITCH, granted), 0)
+        >>> later = answers.after(10)
+        >>> [(one.at_ms, one.granted) for one in later.answers], answers.after(20)
+        ([(20, False)], None)
+        """
+        later = [answer for answer in self.answers if answer.at_ms > at_ms]
+        settled = [said if said > at_ms else 0 for said in self.settled]
+        if not later and not any(settled):
+            return None
+        since = (
+            [since if since > at_ms else said for since, said in zip(self.since, settled, strict=True)]
+            if self.since
+            else []
+        )
+        base = sum(bit for bit, said in zip(BITS.values(), settled, strict=False) if said and self.base & bit)
+        return Answers(base, settled, later, self.revision, since)
+
     def settle(self, horizon_ms: int) -> None:
         """Keep of the answers up to a moment (UTC ms) only what they sum up to."""
         gone = bisect_right(self.answers, horizon_ms, key=lambda answer: answer.at_ms)

@@ -145,6 +145,24 @@ def test_nothing_is_somebodys_that_was_not_allowed_or_is_erased() -> None:
     assert sum(check(seed) for seed in range(FROM, FROM + cases)) > cases // 4
 
 
+def test_what_is_said_after_a_request_to_forget_holds_though_it_was_read_before() -> None:
+    """A withdrawal after the request, read before it; consent between the two, read last."""
+    events = [
+        consent(0, visitor="a"), consent(30 * MINUTE, ("personalisation",), "a", granted=False),
+        Forget("f", "a", START + 10 * MINUTE), consent(20 * MINUTE, visitor="a"),
+        click(40 * MINUTE, "page_view", "a", item_id="i", price=1.0),
+    ]  # fmt: skip
+    run = played(events, HOUR)
+    assert run.empty
+    assert [row["person"] for row in run.table("Entities.profiles", "person") if row["last_items"]] == []
+    given = played([e for e in events if e.event_time_ms != START + 30 * MINUTE], HOUR)
+    assert [r["person"] for r in given.table("Entities.profiles", "person") if r["last_items"]] == ["v:a"]
+
+
+def test_a_history_in_which_a_withdrawal_was_dropped_with_what_was_forgotten() -> None:
+    assert check(1242) >= 0
+
+
 @pytest.mark.parametrize("bound", [0, HOUR])
 def test_a_session_of_before_a_withdrawal_is_not_the_next_accounts(bound: int) -> None:
     """Who logs in after consent was given again; nor is what was done before anything was said."""
