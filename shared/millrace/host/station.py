@@ -284,7 +284,7 @@ class Station:
         self._keys = keys
         self._speaks = number == 0
         self._kept = _Kept([link.process.stored_as for link in links], number)
-        self._most_pages = kept_bytes // stations // STATION_PAGE_BYTES // len(links)
+        self._most_pages = kept_bytes // stations // STATION_PAGE_BYTES
         taken = any(link.events.control_type is not None for link in links)
         self._links = [
             _RunningLink(
@@ -348,8 +348,7 @@ class Station:
         head.ticks = [None if link.tick == NO_WATERMARK else link.tick for link in self._links]
         store.write(TOKEN, encode(head))
         store.flush()
-        for link in self._links:
-            link.trim(self._most_pages)
+        self._trim()
         self._token = head.token
         for output, emissions in out.items():
             for low in range(0, len(emissions), _RECORDS):
@@ -358,6 +357,13 @@ class Station:
         assert status is not None  # noqa: S101  (a topology has a link)
         if self._speaks:
             yield WATERMARK, 0, encode_status(status)
+
+    def _trim(self) -> None:
+        """Keep no more at hand than may be: each link gives up the same share of what it has."""
+        pages = [link.pages_at_hand for link in self._links]
+        if (total := sum(pages)) > self._most_pages:
+            for link, count in zip(self._links, pages, strict=True):
+                link.trim(self._most_pages * count // total)
 
 
 read_head = msgspec.msgpack.Decoder(Head).decode
@@ -514,6 +520,11 @@ class _RunningLink:
         # The latest used stand last.
         self._stores[label] = store
         return store
+
+    @property
+    def pages_at_hand(self) -> int:
+        """How many pages it has at hand."""
+        return sum(store.pages_at_hand for store in self._stores.values())
 
     def trim(self, most_pages: int) -> None:
         """Let go of the key groups that nobody has come to in a long time, until so few pages are left."""
