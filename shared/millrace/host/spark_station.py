@@ -48,6 +48,9 @@ _MOST: Final = 4
 #: streams made later take turns with those of earlier ones.
 _POOLS: Final = 4
 
+#: One in so many collections of a worker looks at everything.
+WHOLE_EVERY: Final = 16
+
 _pool = itertools.cycle(range(_POOLS))
 _OutputRow = SparkRow(*OUTPUT_SCHEMA.fieldNames())
 #: The stations of this worker, by identity and number, with their clocks.
@@ -151,18 +154,38 @@ def run_station(
 
 
 def keep_survivors_out_of_collection() -> None:
-    """Have a worker of Spark's look at an object once only: what survives a collection stays.
+    """Have a worker of Spark's look at what has survived a collection in one of some collections only.
 
     Spark has its workers collect after every task. A station's pages are tens of thousands of objects, none
-    of which is in a cycle; between two tasks there is nothing of a task among what survives.
+    of which is in a cycle. What is left of a task may be, and may have survived because the next one had not
+    taken its place yet.
     """
-    if TaskContext.get() is not None and _freeze not in gc.callbacks:
-        gc.callbacks.append(_freeze)
+    if TaskContext.get() is not None and _apart not in gc.callbacks:
+        gc.callbacks.append(_apart)
 
 
-def _freeze(phase: str, info: dict[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2:
-        gc.freeze()
+class _Apart:
+    """Keeps survivors out of collections; called by the collector before and after each.
+
+    Attributes:
+        seen: Whole collections so far.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        if phase == "stop":
+            gc.freeze()
+            return
+        self.seen += 1
+        if self.seen % WHOLE_EVERY == 0:
+            gc.unfreeze()
+
+
+_apart: Final = _Apart()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +19,7 @@ from millrace import BroadcastContext, Context, arrival, broadcast_state, value_
 from millrace.chaos.memory import FixedClock, StationBytes
 from millrace.checkpoints.reading import opened
 from millrace.checkpoints.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
+from millrace.host import spark_station
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
@@ -553,3 +556,24 @@ def read_one(locality: str | None = None) -> Topology:
         .process(step("L0", 1))
         .write(tables={"main": "main", "aside": "aside"})
     )
+
+
+def test_what_becomes_a_cycle_after_it_has_survived_a_collection_is_found_all_the_same() -> None:
+    class Left:
+        def __init__(self) -> None:
+            self.me: Left | None = self
+
+    apart = spark_station._Apart()
+    gc.callbacks.append(apart)
+    try:
+        left = Left()
+        seen = weakref.ref(left)
+        gc.collect()
+        assert not any(one is left for one in gc.get_objects()), "it is looked at again"
+        del left
+        for _ in range(spark_station.WHOLE_EVERY):
+            gc.collect()
+        assert seen() is None
+    finally:
+        gc.callbacks.remove(apart)
+        gc.unfreeze()
