@@ -894,8 +894,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a browser that is forgotten stays",
         f"{_APP}/processes/visitor_identity.py",
-        "        self.known.clear()\n        self.erased.value = Supp",
-        "        self.erased.value = Supp",
+        "        self.known.clear()\n        if said is not None:\n",
+        "        if said is not None:\n",
         "erasure leaves no state",
         (f"{_TESTS}/test_visitor.py::test_forgetting_a_browser_leaves_no_state_and_no_name",),
     ),
