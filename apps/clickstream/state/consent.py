@@ -173,11 +173,7 @@ class Answers(msgspec.Struct, array_like=True, gc=False):
         settled = [said if said > at_ms else 0 for said in self.settled]
         if not later and not any(settled):
             return None
-        since = (
-            [since if since > at_ms else said for since, said in zip(self.since, settled, strict=True)]
-            if self.since
-            else []
-        )
+        since = [at if at > at_ms else said for at, said in zip(self.since, settled, strict=False)]
         base = sum(bit for bit, said in zip(BITS.values(), settled, strict=False) if said and self.base & bit)
         return Answers(base, settled, later, self.revision, since)
 

@@ -6,8 +6,8 @@ Nothing here knows an engine.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -157,6 +157,26 @@ class Brought:
             self.drains.add(message.incarnation)
 
 
+class Handed(NamedTuple):
+    """Records that go on as they are, a column each.
+
+    Attributes:
+        keys: The texts of their keys.
+        times: Event times, ms.
+        causes: Their identities.
+        events: The records.
+        judged: Whether they are on time, with ``IS_AHEAD``.
+        mark: The input that they come by.
+    """
+
+    keys: list[str]
+    times: list[int]
+    causes: list[str | None]
+    events: list[Any]
+    judged: list[int]
+    mark: bytes
+
+
 class Intake:
     """Makes rows of the chunks that a process is given.
 
@@ -210,32 +230,14 @@ class Intake:
             else:
                 of_key.append(row)
 
-    def take(
-        self,
-        keys: Sequence[str],
-        times: Sequence[int],
-        causes: Sequence[str | None],
-        events: Sequence[Any],
-        judged: Sequence[int],
-        mark: bytes,
-        batch: Brought,
-    ) -> None:
-        """Take records of another process as they are, a column each.
-
-        Args:
-            keys: The texts of their keys.
-            times: Event times, ms.
-            causes: Their identities.
-            events: The records, which nobody changes any more.
-            judged: Whether they are on time, with ``IS_AHEAD``.
-            mark: The input that they come by.
-            batch: Takes them.
-        """
+    def take(self, handed: Handed, batch: Brought) -> None:
+        """Take records of another process as they are."""
+        keys, times, causes, events, on_time, mark = handed
         if self._keeps_time:
             batch.see(keys, times)
         by_key = batch.by_key
         for key, time, cause, event, (was_on_time, is_ahead) in zip(
-            keys, times, causes, events, map(_judged, judged), strict=True
+            keys, times, causes, events, map(_judged, on_time), strict=True
         ):
             row = Row(time, mark, cause, event, None, was_on_time, is_ahead)
             of_key = by_key.get(key)

@@ -34,7 +34,7 @@ from millrace.host.chunks import (
     encode_status,
 )
 from millrace.host.groups import group_labels, locality_of
-from millrace.host.intake import Brought, Intake, JsonEvents, control_order, moved
+from millrace.host.intake import Brought, Handed, Intake, JsonEvents, control_order, moved
 from millrace.host.key_times import KeyTimes
 from millrace.host.rows import Emission, Row
 from millrace.host.runner import Runner, StreamTime
@@ -125,26 +125,6 @@ class StationLink:
     key_groups: int
     onward: Mapping[str, tuple[Onward, ...]]
     names: Mapping[str, str]
-
-
-class Handed(NamedTuple):
-    """Records that go on as they are, a column each.
-
-    Attributes:
-        keys: The texts of their keys.
-        times: Event times, ms.
-        causes: Their identities.
-        events: The records.
-        judged: Whether they are on time, with ``IS_AHEAD``.
-        mark: The input that they come by.
-    """
-
-    keys: list[str]
-    times: list[int]
-    causes: list[str | None]
-    events: list[Any]
-    judged: list[int]
-    mark: bytes
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -452,7 +432,7 @@ class _RunningLink:
         """Read what has come."""
         for chunk in chunks:
             if isinstance(chunk, Handed):
-                self._intake.take(*chunk, brought)
+                self._intake.take(chunk, brought)
             else:
                 self._intake.read(chunk, brought)
 
@@ -693,10 +673,11 @@ def outputs_of_links(
         inputs = list(link.process.inputs)
         for taken in link.takes:
             owner = topology.link(taken.link).process
-            kinds = key_types(owner.name, output_types(owner)[taken.output], taken.key)
+            emitted = output_types(owner)[taken.output]
+            kinds = key_types(owner.name, emitted, taken.key)
             mark = mark_of(inputs.index(taken.input)) if inputs else b""
             wanted = link.process.inputs[taken.input] if inputs else link.process.event_type
-            reused = _reused(owner, output_types(owner)[taken.output], wanted)
+            reused = _reused(owner, emitted, wanted)
             of = onward[places[taken.link]]
             of[taken.output] = (*of.get(taken.output, ()), Onward(place, tuple(kinds.items()), mark, reused))
     return names, onward
