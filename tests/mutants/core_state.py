@@ -11,6 +11,7 @@ _CONTROLS: Final = "shared/millrace/host/controls.py"
 _STATE: Final = "shared/millrace/state"
 _PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace"
+_TIMES: Final = f"{_TESTS}/state/test_page_times.py"
 _STORE: Final = f"{_TESTS}/state/test_store.py"
 
 MUTANTS: Final = (
@@ -333,8 +334,8 @@ MUTANTS: Final = (
     Mutant(
         "state: nothing is swept",
         f"{_STATE}/pages.py",
-        "        if self._sweep():\n",
-        "        if False:\n",
+        "        self._sweep()\n        dirty =",
+        "        dirty =",
         "keys that are never touched again are forgotten",
         (
             f"{_TESTS}/test_process.py::test_the_sweep_forgets_keys_that_are_never_touched_again",
@@ -344,9 +345,60 @@ MUTANTS: Final = (
     Mutant(
         "state: what is due at the watermark is looked for no more",
         f"{_STATE}/pages.py",
-        "        if self._firsts()[0] > watermark:\n",
-        "        if self._firsts()[0] >= watermark:\n",
+        "        if all(firsts[kind] > line for kind, line in lines):\n",
+        "        if all(firsts[kind] >= line for kind, line in lines):\n",
         "a timer fires at its time",
+        (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
+    ),
+    Mutant(
+        "page times: what was noted before counts still",
+        f"{_STATE}/page_times.py",
+        "        return known is not None and known[1][kind] == at\n",
+        "        return known is not None\n",
+        "only what is due is looked at",
+        (f"{_TIMES}::test_what_is_due_is_what_a_look_at_every_page_finds",),
+    ),
+    Mutant(
+        "page times: what does not count any more is kept forever",
+        f"{_STATE}/page_times.py",
+        "            if len(heap) > _MOST_OF_PAGE * len(self._noted) + _SOME:\n",
+        "            if False:\n",
+        "bounded by the pages that there are",
+        (f"{_TIMES}::test_times_that_go_on_forever_leave_no_more_behind_than_there_are_pages",),
+    ),
+    Mutant(
+        "page times: a page at its line is left to the next batch",
+        f"{_STATE}/page_times.py",
+        "                if place < len(heap) and heap[place][0] <= line:\n",
+        "                if place < len(heap) and heap[place][0] < line:\n",
+        "a timer fires at its time",
+        (
+            f"{_TIMES}::test_what_is_due_is_what_a_look_at_every_page_finds",
+            f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",
+        ),
+    ),
+    Mutant(
+        "pages: the times of a page that was split are kept",
+        f"{_STATE}/pages.py",
+        "            self._times.forget(info.number)\n",
+        "            pass\n",
+        "a store that lives on looks at pages that are there",
+        (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
+    ),
+    Mutant(
+        "pages: where pages begin that were folded is not looked at anew",
+        f"{_STATE}/pages.py",
+        "            self._index.changed()\n",
+        "            pass\n",
+        "every key is found in the page of its hash",
+        (f"{_STORE}::test_a_store_that_lives_on_is_swept_by_ticks_as_one_that_restarts",),
+    ),
+    Mutant(
+        "pages: the times of pages that were folded are kept",
+        f"{_STATE}/pages.py",
+        "            self._only = self._times = self._first = None\n",
+        "            self._only = self._first = None\n",
+        "a store that lives on looks at pages that are there",
         (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
     ),
     Mutant(
@@ -392,8 +444,8 @@ MUTANTS: Final = (
     Mutant(
         "state: a page with a timer of this instant is not looked at",
         f"{_STATE}/pages.py",
-        "self._index.known(lambda p: p.timer is not None and p.timer <= watermark)",
-        "self._index.known(lambda p: p.timer is not None and p.timer < watermark)",
+        "            return any((at := time(info)) is not None and at <= line for time, line in of_page)\n",
+        "            return any((at := time(info)) is not None and at < line for time, line in of_page)\n",
         "timers are found by the header",
         (f"{_TESTS}/state/test_pages.py::test_a_timer_is_due_at_its_time_and_not_before",),
     ),

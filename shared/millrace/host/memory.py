@@ -84,7 +84,6 @@ class LiveStore(PagedStore):
     def _write_pages(self, dirty: list[Page]) -> list[PageInfo]:
         for page in dirty:
             page.settle()
-            page.dirty = False
         return self._header.pages
 
     def _write_header(self, pages: list[PageInfo]) -> None:

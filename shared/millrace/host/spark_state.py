@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkRuntimeError
 
-#: So many requests at most: their answers, and those of the smallest requests, fit the socket's buffers, so
-#: that neither side ever waits for the other to read.
-_ON_THE_WAY: Final = 32
+#: So many requests are sent at once, and as many more before the first answer is read: their answers, and
+#: the smallest of them, fit the socket's buffers, so that neither side ever waits for the other to read.
+_AT_ONCE: Final = 32
 #: What stands before a message: version of the protocol, length.
 _FRAME: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
@@ -116,13 +116,19 @@ class StateClient:
         file = client.sockfile
         values: list[bytes] = []
         left = iter(requests)
-        while part := list(islice(left, _ON_THE_WAY)):
+        on_the_way = 0
+        # The next ones are made and sent while the store is at work on those before.
+        while (part := list(islice(left, _AT_ONCE))) or on_the_way:
             for message in part:
                 file.write(_FRAME.pack(_PROTOCOL, len(message)))
                 file.write(message)
             file.flush()
-            # All of them are read before one is looked at, so that the connection stays in step.
-            values += [self._value(answer) if answer else b"" for answer in _answers(file, len(part))]
+            answers, on_the_way = _answers(file, on_the_way), len(part)
+            try:
+                values += [self._value(answer) if answer else b"" for answer in answers]
+            except PySparkRuntimeError:
+                _answers(file, on_the_way)  # so that the connection stays in step
+                raise
         return values
 
     def _value(self, answer: bytes) -> bytes:
@@ -137,8 +143,8 @@ class StateClient:
     def _ask(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
         client: Any = self._client
         values: list[bytes] = []
-        for low in range(0, len(requests), _ON_THE_WAY):
-            part = requests[low : low + _ON_THE_WAY]
+        for low in range(0, len(requests), _AT_ONCE):
+            part = requests[low : low + _AT_ONCE]
             # The states make their messages as ever; what they send is left in the buffer.
             client._send_proto_message, client._receive_proto_message = self._keep, _no_answer
             try:
@@ -217,7 +223,7 @@ class _Messages:
     def put(self, key: Key, data: bytes) -> bytes:
         """Return a request to write a value."""
         packed = pickle.dumps((data,), self._protocol)
-        return self._about(self._put, b"%b%b%b" % (self._key(key), self._data, _led(packed)))
+        return self._about(self._put, self._key(key), self._data + _varint(len(packed)), packed)
 
     def _key(self, key: Key) -> bytes:
         known = self._keys.get(key)
@@ -227,10 +233,15 @@ class _Messages:
             known = self._keys[key] = _led(pickle.dumps(tuple(key), self._protocol))
         return known
 
-    def _about(self, call: tuple[bytes, bytes], body: bytes) -> bytes:
+    def _about(self, call: tuple[bytes, bytes], *body: bytes) -> bytes:
+        """Return a request: messages within messages, each led by its length, put together once."""
         method, key = call
-        inner = b"%b%b%b" % (self._name, method, _led(key + body))
-        return self._request + _led(self._map + _led(inner))
+        size = len(key) + sum(map(len, body))
+        called = _varint(size)
+        inner = len(self._name) + len(method) + len(called) + size
+        of_map = _varint(inner)
+        whole = _varint(len(self._map) + len(of_map) + inner)
+        return b"".join((self._request, whole, self._map, of_map, self._name, method, called, key, *body))
 
 
 #: What makes the messages of maps, by name and number of their keys' fields; ``None``: Spark's client does.

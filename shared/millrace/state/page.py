@@ -46,12 +46,11 @@ class OpenEntry:
 class Page:
     """A page while a batch works on it."""
 
-    __slots__ = ("cells", "dirty", "info", "stale")
+    __slots__ = ("cells", "info", "stale")
 
-    def __init__(self, info: PageInfo, cells: dict[str, Cell], *, dirty: bool = False) -> None:
+    def __init__(self, info: PageInfo, cells: dict[str, Cell]) -> None:
         self.info = info
         self.cells = cells
-        self.dirty = dirty
         #: Whether a cell with the page's earliest time has gone, so that the others must be looked at.
         self.stale = False
 
@@ -59,7 +58,6 @@ class Page:
         """Keep a cell, and the page's earliest times as they are with it."""
         before = self.cells.get(key)
         self.cells[key] = cell
-        self.dirty = True
         timer, expiry = cell.timer, cell.expiry
         info = self.info
         if before is not None:
@@ -85,7 +83,6 @@ class Page:
         """Forget a cell."""
         gone = self.cells.pop(key)
         self.stale = self.stale or _held(self.info, gone, _NOTHING)
-        self.dirty = True
 
     def settle(self) -> None:
         """Look through the cells for their earliest times, if one may have gone."""
@@ -102,7 +99,7 @@ class Page:
         halves = []
         for bit, cells in enumerate(parts):
             info = PageInfo(self.info.prefix << 1 | bit, depth, schema=self.info.schema)
-            half = Page(info, cells, dirty=True)
+            half = Page(info, cells)
             half.stale = True
             halves.append(half)
         return halves

@@ -12,7 +12,7 @@ What stands where follows from what is stored alone, never from what a batch has
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -53,10 +53,28 @@ class PageIndex:
         #: Index pages that were read or written: number → bytes.
         self._known: dict[int, bytes] = {}
         self._starts: list[int] | None = None
+        #: What the header lists of the pages as they were written last; ``None``: of others.
+        self._items: list[PageInfo] | None = None
 
     def changed(self) -> None:
         """Take note that the list of pages is another one."""
-        self._starts = None
+        self._starts = self._items = None
+
+    def replace(self, info: PageInfo, parts: Sequence[PageInfo]) -> None:
+        """Put the parts of a page in its place."""
+        pages, starts = self._header.pages, self._known_starts()
+        place = bisect_right(starts, _start(info)) - 1
+        if pages[place] is not info:
+            raise StateCorrupted(f"page {info.number} is not among those of its key group")
+        pages[place : place + 1] = parts
+        starts[place : place + 1] = map(_start, parts)
+        if info.depth <= self._header.index_bits:
+            self._items = None  # the header lists the page itself
+
+    def _known_starts(self) -> list[int]:
+        if self._starts is None:
+            self._starts = [_start(p) for p in self._header.pages]
+        return self._starts
 
     def known(self, wanted: Callable[[PageInfo], bool]) -> list[PageInfo]:
         """Return the pages that are ``wanted``, judged by their times; reads what may list some."""
@@ -93,9 +111,7 @@ class PageIndex:
             return pages[0]
         bits = zlib.crc32(key.encode())
         try:
-            if self._starts is None:
-                self._starts = [p.prefix << (32 - p.depth) for p in pages]
-            info = pages[bisect_right(self._starts, bits) - 1]
+            info = pages[bisect_right(self._known_starts(), bits) - 1]
             if bits >> (32 - info.depth) == info.prefix:
                 return info
         except ValueError:
@@ -120,38 +136,79 @@ class PageIndex:
         ]
         self.changed()
 
-    def write(self, pages: list[PageInfo], backend: GroupBackend) -> list[PageInfo]:
+    def write(
+        self, pages: list[PageInfo], backend: GroupBackend, touched: Iterable[PageInfo]
+    ) -> list[PageInfo]:
         """Write the index pages that have changed.
 
         Args:
-            pages: The pages, by prefix, as they are now.
+            pages: The pages, by prefix, as they are now; of others it was told by :meth:`changed`.
             backend: Where to.
+            touched: The pages that have changed since they were written last.
 
         Returns:
             What the header is to list.
         """
         header = self._header
         header.pages = pages
-        bits = header.index_bits or (_FIRST_BITS if len(pages) > FLAT_PAGES else 0)
+        bits = header.index_bits
+        if self._items is not None:
+            if not bits and len(pages) <= FLAT_PAGES:
+                return pages
+            if bits and self._write_listing(self._items, touched, bits, backend):
+                return self._items
+        bits = bits or (_FIRST_BITS if len(pages) > FLAT_PAGES else 0)
         items, listed = _divided(pages, bits)
-        while any(len(of_one) > max(_LISTED, 1 << bits) for of_one in listed.values()):
+        while any(len(of_one) > _most(bits) for of_one in listed.values()):
             bits += 1
             items, listed = _divided(self.all(), bits)
-        if not any(item.schema == INDEX for item in items):
+        if bits and not any(item.schema == INDEX for item in items):
             bits = 0
         header.index_bits = bits
-        self.changed()
         for number in self._known.keys() - listed.keys():
             backend.delete_page(number)
             del self._known[number]
         for number, of_one in listed.items():
-            data = encode(of_one)
-            if data != self._known.get(number):
-                self._known[number] = data
-                backend.put_page(number, data)
-                self._metrics.pages_written += 1
-                self._metrics.bytes_written += len(data)
+            self._put(number, of_one, backend)
+        self._items = items
         return items
+
+    def _write_listing(
+        self, items: list[PageInfo], touched: Iterable[PageInfo], bits: int, backend: GroupBackend
+    ) -> bool:
+        """Write the index pages that list some pages, or return that others are wanted: one is too long."""
+        starts, pages = self._known_starts(), self._header.pages
+        found: dict[int, list[PageInfo]] = {}
+        for prefix in {p.prefix >> (p.depth - bits) for p in touched if p.depth > bits}:
+            low, high = (bisect_left(starts, at << (32 - bits)) for at in (prefix, prefix + 1))
+            found[prefix] = pages[low:high]
+            if len(found[prefix]) > _most(bits):
+                return False
+        starts_of_items = [_start(item) for item in items] if found else []
+        for prefix, of_one in found.items():
+            item = items[bisect_left(starts_of_items, prefix << (32 - bits))]
+            _set_times(item, of_one)
+            self._put(INDEX_PAGES | item.number, of_one, backend)
+        return True
+
+    def _put(self, number: int, listed: list[PageInfo], backend: GroupBackend) -> None:
+        """Write an index page, if it is not as it was."""
+        data = encode(listed)
+        if data != self._known.get(number):
+            self._known[number] = data
+            backend.put_page(number, data)
+            self._metrics.pages_written += 1
+            self._metrics.bytes_written += len(data)
+
+
+def _most(bits: int) -> int:
+    """Return how many pages an index page may list."""
+    return max(_LISTED, 1 << bits)
+
+
+def _start(info: PageInfo) -> int:
+    """Return the first hash that belongs to a page."""
+    return info.prefix << (32 - info.depth)
 
 
 def _divided(pages: list[PageInfo], bits: int) -> tuple[list[PageInfo], dict[int, list[PageInfo]]]:
@@ -172,11 +229,16 @@ def _divided(pages: list[PageInfo], bits: int) -> tuple[list[PageInfo], dict[int
         listed[number].append(page)
     for item in items:
         if (of_one := listed.get(INDEX_PAGES | item.number)) is not None:
-            item.timer = earliest(p.timer for p in of_one)
-            item.expiry = earliest(p.expiry for p in of_one)
-            item.processing_timer = earliest(p.processing_timer for p in of_one)
-            item.processing_expiry = earliest(p.processing_expiry for p in of_one)
+            _set_times(item, of_one)
     return items, listed
+
+
+def _set_times(item: PageInfo, listed: Sequence[PageInfo]) -> None:
+    """Let the times of an index page be the earliest of the pages that it lists."""
+    item.timer = earliest(p.timer for p in listed)
+    item.expiry = earliest(p.expiry for p in listed)
+    item.processing_timer = earliest(p.processing_timer for p in listed)
+    item.processing_expiry = earliest(p.processing_expiry for p in listed)
 
 
 def listed_by(header: Header, page: Callable[[int], bytes]) -> list[PageInfo]:

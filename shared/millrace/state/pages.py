@@ -39,6 +39,14 @@ from millrace.state.generations import Schemas
 from millrace.state.layout import ENCODING_VERSION, EntryLayout
 from millrace.state.page import OpenEntry, Page, passed
 from millrace.state.page_index import PageIndex
+from millrace.state.page_times import (
+    EXPIRY,
+    PROCESSING_EXPIRY,
+    PROCESSING_TIMER,
+    TIME_OF,
+    TIMER,
+    PageTimes,
+)
 from millrace.time import NEVER, NO_WATERMARK
 
 __all__ = [
@@ -115,6 +123,10 @@ class PagedStore:
         #: No time of any page is before these: its first timer, first expiry, both on processing time.
         #: ``None``: not known.
         self._first: tuple[int, int, int, int] | None = None
+        #: The times of all pages, of a store that lives on from batch to batch.
+        self._times: PageTimes | None = None
+        #: The pages that have changed.
+        self._changed: dict[Page, None] = {}
         self._schemas = Schemas(layout, self._header.schemas, backend)
         self._index = PageIndex(self._header, backend.get_pages, self.metrics)
         if self._schemas.several:
@@ -198,7 +210,8 @@ class PagedStore:
                 cells[key] = self._cell(entry, self.encode(entry), *times)
         page.cells = cells
         page.info.schema = self._schemas.now
-        page.dirty = page.stale = True
+        page.stale = True
+        self._changed[page] = None
 
     def open(self, key: str) -> OpenEntry:
         """Return the entry of ``key`` for reading and writing; a new one where there is none."""
@@ -273,14 +286,34 @@ class PagedStore:
 
         All pages are looked through only where that is not known: most batches have nothing due in a group.
         """
+        if self._times is not None:
+            return self._times.firsts()
         if self._first is None or self._schemas.several:
             self._first = _least((NEVER, NEVER, NEVER, NEVER), self._header.pages)
         return self._first
 
     def _note(self, infos: Iterable[PageInfo]) -> None:
         """Take note of the times of pages that have changed."""
-        if self._first is not None:
+        if self._times is not None:
+            for info in infos:
+                self._times.note(info)
+        elif self._first is not None:
             self._first = _least(self._first, infos)
+
+    def _until(self, *lines: tuple[int, int]) -> list[Page]:
+        """Return the pages that have a time of a kind up to its line (ms), of any of these, by prefix."""
+        if self._times is not None:
+            return self._pages_of(self._times.until(*lines))
+        firsts = self._firsts()
+        if all(firsts[kind] > line for kind, line in lines):
+            return []
+        self._first = None
+        of_page = [(TIME_OF[kind], line) for kind, line in lines]
+
+        def wanted(info: PageInfo) -> bool:
+            return any((at := time(info)) is not None and at <= line for time, line in of_page)
+
+        return self._pages_of(self._index.known(wanted))
 
     def tell_again(self) -> None:
         """Find anew when each key is due: how far the process is behind the stream's clock has changed."""
@@ -290,16 +323,14 @@ class PagedStore:
                 timer = self._layout.timer(self.decode(cell.body))
                 if timer != cell.timer:
                     cell.timer = timer
-                    page.dirty = page.stale = True
+                    page.stale = True
+                    self._changed[page] = None
 
     def due(self, watermark: int) -> list[str]:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
         self._watermark = watermark
         keys: list[str] = []
-        if self._firsts()[0] > watermark:
-            return keys
-        self._first = None
-        for page in self._pages_of(self._index.known(lambda p: p.timer is not None and p.timer <= watermark)):
+        for page in self._until((TIMER, watermark)):
             keys.extend(k for k, c in page.cells.items() if c.timer is not None and c.timer <= watermark)
         return keys
 
@@ -307,14 +338,7 @@ class PagedStore:
         """Return the keys that have a timer on processing time at or before ``processing_time`` (ms)."""
         self._processing_time = processing_time
         keys: list[str] = []
-        if self._firsts()[2] > processing_time:
-            return keys
-        self._first = None
-        for page in self._pages_of(
-            self._index.known(
-                lambda p: p.processing_timer is not None and p.processing_timer <= processing_time
-            )
-        ):
+        for page in self._until((PROCESSING_TIMER, processing_time)):
             times = ((key, cell.processing_timer) for key, cell in page.cells.items())
             keys.extend(key for key, at in times if at is not None and at <= processing_time)
         return keys
@@ -336,6 +360,8 @@ class PagedStore:
             self._schemas.reader(p.schema).begins_lives for p in pages if p.schema != self._schemas.now
         ):
             return NO_WATERMARK, None, None, None  # at once: some pages are still to be brought over
+        if self._times is None and not self._schemas.several and all(p.schema != INDEX for p in pages):
+            self._times = PageTimes(pages)
         timer, expiry, processing_timer, processing_expiry = self._firsts()
         return (
             None if timer == NEVER else timer,
@@ -366,13 +392,13 @@ class PagedStore:
         self._page_of.clear()
         if self._schemas.several:
             self._bring_over()
-        dirty = [p for p in self._loaded.values() if p.dirty]
-        self._note(p.info for p in dirty)
-        if self._sweep():
-            dirty = [p for p in self._loaded.values() if p.dirty]
+        self._note(page.info for page in self._changed)
+        self._sweep()
+        dirty = list(self._changed)
         pages = self._write_pages(dirty) if dirty else self._header.pages
         if dirty or self._beside() != self._beside_before:
             self._write_header(pages)
+        self._changed.clear()
         self._beside_before = self._beside()
 
     def _keep(self, key: str, opened: OpenEntry) -> None:
@@ -382,6 +408,7 @@ class PagedStore:
         if not body:
             if before is not None:
                 page.remove(key)
+                self._changed[page] = None
             return
         if before is not None and body is before.body:
             return  # as it was
@@ -391,6 +418,7 @@ class PagedStore:
         if cell is None:
             cell = self._cell(opened.entry, body, opened.expiry, opened.processing_expiry)
         page.put(key, cell)
+        self._changed[page] = None
 
     def _cell(self, entry: Any, body: bytes | msgspec.Raw, expiry: int, processing_expiry: int) -> Cell:
         layout = self._layout
@@ -428,22 +456,13 @@ class PagedStore:
                 self._load(info)
                 left -= 1
 
-    def _sweep(self) -> bool:
-        """Remove expired values from pages that are due, also of keys never touched again.
-
-        Returns:
-            Whether there may have been any.
-        """
+    def _sweep(self) -> None:
+        """Remove expired values from pages that are due, also of keys never touched again."""
         line = self._sweeps.line(self._watermark)
         processing_line = self._processing_sweeps.line(self._processing_time)
-        _, expiry, _, processing_expiry = self._firsts()
-        if expiry > line and processing_expiry > processing_line:
-            return False
-        self._first = None
-        for page in self._pages_of(self._index.known(lambda p: passed(p, line, processing_line))):
+        for page in self._until((EXPIRY, line), (PROCESSING_EXPIRY, processing_line)):
             for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
                 self._expire(page, key, line, processing_line)
-        return True
 
     def _expire(self, page: Page, key: str, line: int, processing_line: int) -> None:
         entry = self.decode(page.cells[key].body)
@@ -452,39 +471,51 @@ class PagedStore:
             page.remove(key)
         else:
             page.put(key, self._cell(entry, self._layout.encode(entry), *times))
+        self._changed[page] = None
 
     # -- writing -------------------------------------------------------------------------------
 
     def _write_pages(self, dirty: list[Page]) -> list[PageInfo]:
         """Write the pages that changed; split what has grown, fold what is empty; return all pages."""
         packed: dict[int, bytes] = {}
-        fitted = {page.info.number: self._fit(page, packed) for page in dirty}
-        # Once more: only now the times of pages that were renewed are known.
-        self._note(info for infos in fitted.values() for info in infos)
+        for page in dirty:
+            parts = self._fit(page, packed)
+            if len(parts) > 1:
+                self._replace(page.info, parts)
+            # Once more: only now the times of pages that were renewed are known.
+            self._note(parts)
         pages = self._header.pages
-        if any(len(parts) > 1 for parts in fitted.values()) or not all(p.cells for p in dirty):
-            pages = self._rearrange(fitted, packed, {p.info.number for p in dirty if not p.cells})
+        if emptied := {p.info.number for p in dirty if not p.cells}:
+            pages = self._fold(pages, emptied, packed)
         for number, data in packed.items():
             if number > 1:  # page 1 holds all there is, and stands in the header
                 self._put(number, data)
                 self.metrics.pages_written += 1
         return pages
 
-    def _rearrange(
-        self, fitted: dict[int, list[PageInfo]], packed: dict[int, bytes], emptied: set[int]
-    ) -> list[PageInfo]:
-        """Return the pages after splits and folds; have gone what is gone, and packed what is new."""
-        before = {p.number for p in self._header.pages}
-        pages = [part for p in self._header.pages for part in fitted.get(p.number, [p])]
+    def _replace(self, info: PageInfo, parts: list[PageInfo]) -> None:
+        """Put the parts of a page that was split in its place."""
+        self._index.replace(info, parts)
+        self._only = None
+        if self._times is not None:
+            self._times.forget(info.number)
+        if info.number > 1:
+            self._backend.delete_page(info.number)
+
+    def _fold(self, pages: list[PageInfo], emptied: set[int], packed: dict[int, bytes]) -> list[PageInfo]:
+        """Return the pages after empty ones were folded; have gone what is gone, and packed what is new."""
+        before = {p.number for p in pages}
         pages = self._merge_empty(pages, emptied)
         after = {p.number for p in pages}
-        for number in before - after - {1}:
-            self._backend.delete_page(number)
-        for number in packed.keys() - after:
-            del packed[number]
-        for number in after - before - packed.keys():
+        for number in before - after:
+            packed.pop(number, None)
+            if number > 1:
+                self._backend.delete_page(number)
+        for number in after - before:
             packed[number] = encode(self._loaded[number].cells)
-        self._only = None
+        if before != after:
+            self._only = self._times = self._first = None
+            self._index.changed()
         return pages
 
     def _put(self, number: int, data: bytes) -> None:
@@ -497,7 +528,7 @@ class PagedStore:
         if len(pages) == 1:
             cells = self._load(pages[0]).cells
             if not cells and not header.broadcast and header.processing_time is None:
-                self._index.write(pages, backend)
+                self._index.write(pages, backend, ())
                 if self._stored is not None:
                     backend.delete_page(SCHEMA_PAGE)
                     backend.clear()
@@ -510,7 +541,8 @@ class PagedStore:
         header.schemas = self._schemas.used_by(pages)
         if self._schemas.changed:
             self._put(SCHEMA_PAGE, self._schemas.written())
-        data = write_header(header, self._index.write(pages, backend))
+        touched = (page.info for page in self._changed)
+        data = write_header(header, self._index.write(pages, backend, touched))
         if data != self._stored:
             backend.put_header(data)
             self._stored = data
@@ -526,7 +558,6 @@ class PagedStore:
             self._loaded.update((half.info.number, half) for half in halves)
             return [part for half in halves for part in self._fit(half, packed)]
         page.settle()
-        page.dirty = False
         packed[info.number] = data
         self.metrics.largest_page_bytes = max(self.metrics.largest_page_bytes, len(data))
         return [info]

@@ -159,6 +159,28 @@ def test_more_requests_than_are_let_on_the_way_all_come_in_order(store: Store, p
     assert kept.get_pages(range(99, -1, -1)) == [b"%d" % n * 3_000 for n in range(99, -1, -1)]
 
 
+def test_the_next_requests_are_sent_before_the_first_answers_are_read(store: Store, pages: MapState) -> None:
+    store.together = 64  # whoever sends 32 and waits for their answers waits forever
+    client = StateClient(pages)
+    client.put([((n,), b"%d" % n) for n in range(192)])
+    assert client.get([(n,) for n in range(64)]) == [b"%d" % n for n in range(64)]
+
+
+def test_a_store_that_has_stopped_answering_is_not_sent_all_there_is(store: Store, pages: MapState) -> None:
+    made: list[int] = []
+    store.together = 1_000
+
+    def changes() -> Iterator[tuple[tuple[int], bytes]]:
+        for n in range(1_000):
+            made.append(n)
+            yield (n,), b"x"
+
+    pages._mapStateClient._stateful_processor_api_client._client_socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        StateClient(pages).put(changes())
+    assert len(made) == 64  # their answers find room in the socket, whether or not somebody reads them
+
+
 def test_what_is_written_is_read_back_within_the_batch(store: Store, pages: MapState) -> None:
     kept = backend(pages)
     kept.put_page(3, b"x")
@@ -173,6 +195,8 @@ def test_a_refusal_is_an_error_and_the_connection_stays_in_step(store: Store, pa
         client.write([partial(pages.updateValue, (n,), (b"x",)) for n in range(3)])
     with pytest.raises(PySparkRuntimeError, match="no room"):
         client.put([((7,), None) if n == 5 else ((n,), b"x") for n in range(40)])
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.put([((n,), None) if n % 50 else ((n,), b"x") for n in range(1, 200)])
     store.refused = ""
     client.write([partial(pages.updateValue, (9,), (b"y",))])
     assert client.read([partial(pages.getValue, (9,)), partial(pages.getValue, (0,))]) == [(b"y",), None]

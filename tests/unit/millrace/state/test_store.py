@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millrace.state import list_state, map_state, value_state
+from millrace.state import list_state, map_state, page_index, value_state
 from millrace.state import pages as pages_module
 from millrace.state.cells import Cell, Header, PageInfo
 from millrace.state.layout import ENGINE_SLOTS, PendingRow, TimerRecord
@@ -249,7 +249,7 @@ LIFE = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(LIFE, st.sampled_from([80, 200, 32_768]))
+@given(LIFE, st.sampled_from([80, 200, 32_768]), st.booleans())
 @example(
     [
         ("d", "set", 65532),
@@ -260,13 +260,33 @@ LIFE = st.lists(
         ("a", "end batch", 0),
     ],
     80,
+    False,
 )
-@example([("a", "broadcast", 1), ("a", "end batch", 0), ("a", "broadcast", 0), ("a", "end batch", 0)], 80)
-@example([("a", "timer", 5), ("a", "end batch", 0), ("b", "set", 1), ("a", "end batch", 5)], 80)
+@example(
+    [("a", "broadcast", 1), ("a", "end batch", 0), ("a", "broadcast", 0), ("a", "end batch", 0)], 80, False
+)
+@example([("a", "timer", 5), ("a", "end batch", 0), ("b", "set", 1), ("a", "end batch", 5)], 80, False)
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
-    ops: list[tuple[str, str, int]], page_bytes: int
+    ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
 ) -> None:
-    """Also through emptiness, splits and folds, byte for byte; so does one that lets go of entries."""
+    """Also through emptiness, splits and folds, byte for byte; so does one that lets go of entries.
+
+    The lists of pages stand in the header, or in pages of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if listed:
+            short_lists(patch)
+        live_on_and_restart(ops, page_bytes)
+
+
+def short_lists(patch: pytest.MonkeyPatch) -> None:
+    """Have lists of pages in index pages from the fourth page on, three in each."""
+    patch.setattr(page_index, "FLAT_PAGES", 3)
+    patch.setattr(page_index, "_FIRST_BITS", 1)
+    patch.setattr(page_index, "_LISTED", 3)
+
+
+def live_on_and_restart(ops: list[tuple[str, str, int]], page_bytes: int) -> None:
 
     def bed(*, lives_on: bool, lets_go: bool = False) -> Bed:
         states = {"text": value_state(str, default=""), "seen": map_state(int, int, ttl=2 * MINUTE)}
@@ -306,6 +326,52 @@ def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
             restarted, live, forgetful = (of.backend for of in beds)
             assert (restarted.header, restarted.pages) == (live.header, live.pages)
             assert (restarted.header, restarted.pages) == (forgetful.header, forgetful.pages)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPS, st.sampled_from([80, 200]), st.booleans())
+def test_a_store_that_lives_on_is_swept_by_ticks_as_one_that_restarts(
+    ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
+) -> None:
+    """Timers and lives on processing time, byte for byte; wakes are those of a look at all pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        if listed:
+            short_lists(patch)
+        live_on_by_ticks(ops, page_bytes)
+
+
+def live_on_by_ticks(ops: list[tuple[str, str, int]], page_bytes: int) -> None:
+
+    def bed(*, lives_on: bool) -> Bed:
+        seen = map_state(int, int, ttl=2 * MINUTE, ttl_time="processing_time")
+        return Bed(page_bytes=page_bytes, lives_on=lives_on, text=value_state(str, default=""), seen=seen)
+
+    beds = bed(lives_on=False), bed(lives_on=True)
+    now = 10 * HOUR
+    for of in beds:
+        of.processing_time = now
+    for key, what, number in ops:
+        now += number if what == "tick" else 0
+        for of in beds:
+            due = of.store.due_processing(now)
+            for one in {*due, key} if what != "tick" else due:
+                with of.on(one) as s:
+                    timers = of.cursor.entry.processing_timers_
+                    timers[:] = [timer for timer in timers if timer.at > now]
+                    if one != key or what == "tick":
+                        continue
+                    if what == "set":
+                        s.text.value = "x" * (number % 50)
+                    elif what == "timer":
+                        timers.append(TimerRecord(now + number, str(number)))
+                    elif what == "ttl":
+                        s.seen.put(number, 1, ttl=number + 1)
+                    else:
+                        s.text.clear(), s.seen.clear(), timers.clear()
+            of.commit(processing_time=now)
+        restarted, live = (of.backend for of in beds)
+        assert (restarted.header, restarted.pages) == (live.header, live.pages)
+        assert beds[0]._store().wakes() == beds[1].store.wakes()
 
 
 def test_an_entry_that_was_let_go_of_is_freed_and_is_as_it_was_when_it_is_opened_again() -> None:
