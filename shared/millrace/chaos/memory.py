@@ -56,6 +56,9 @@ class StationBytes:
         """Remove a place, when the batch is committed."""
         self.batch[place] = None
 
+    def push(self) -> None:
+        """Do nothing: all is written at once."""
+
     def flush(self) -> None:
         """Do nothing: all is written at once."""
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from pyspark.errors import PySparkRuntimeError
 
-#: So many requests are sent at once, and as many more before the first answer is read: their answers, and
-#: the smallest of them, fit the socket's buffers, so that neither side ever waits for the other to read.
+#: So many requests are sent at once, and so many are on the way before answers are read: these, and the
+#: smallest requests, fit the socket's buffers, so that neither side ever waits for the other to read.
 _AT_ONCE: Final = 32
+_ON_THE_WAY: Final = 64
 #: What stands before a message: version of the protocol, length.
 _FRAME: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
@@ -48,6 +50,8 @@ class StateClient:
         self._client = getattr(owner, "_stateful_processor_api_client", None)
         self.ahead = all(hasattr(self._client, name) for name in _USED)
         self._messages = _messages_of(state, owner, self._client) if self.ahead else None
+        #: How many requests were sent together whose answers are not read yet, the earliest first.
+        self._sent: deque[int] = deque()
 
     def write(self, requests: Sequence[Callable[[], object]]) -> None:
         """Have requests done that only write, in order.
@@ -73,7 +77,7 @@ class StateClient:
         Raises:
             PySparkRuntimeError: The state store refuses one.
         """
-        if not self.ahead or len(requests) < 2:
+        if not self.ahead:
             return [request() for request in requests]
         found = self._client._deserialize_from_bytes  # type: ignore[union-attr]
         return [found(value) if value else None for value in self._ask(requests)]
@@ -89,20 +93,26 @@ class StateClient:
             found = [self._state.getValue(key) for key in keys]
             return [None if row is None else bytes(row[0]) for row in found]
         read = self._client._deserialize_from_bytes  # type: ignore[union-attr]
+        self._send(())
         return [bytes(read(value)[0]) if value else None for value in self._send(map(messages.get, keys))]
 
-    def put(self, changes: Iterable[tuple[Key, bytes | None]]) -> None:
+    def put(self, changes: Iterable[tuple[Key, bytes | None]], *, wait: bool = True) -> None:
         """Write bytes into the map, or remove them (``None``), in order.
 
+        Args:
+            changes: What to write where.
+            wait: Whether to wait until the store has taken all of them; else it is at work on the last ones,
+                and whether it does is told by the next call that waits.
+
         Raises:
-            PySparkRuntimeError: The state store refuses a request.
+            PySparkRuntimeError: The state store refuses a request, be it of an earlier call.
         """
         messages = self._messages
         if messages is not None:
-            for _ in self._send(
-                messages.remove(key) if data is None else messages.put(key, data) for key, data in changes
-            ):
-                pass
+            self._send(
+                (messages.remove(key) if data is None else messages.put(key, data) for key, data in changes),
+                wait=wait,
+            )
             return
         for key, data in changes:
             if data is None:
@@ -110,26 +120,34 @@ class StateClient:
             else:
                 self._state.updateValue(key, (data,))
 
-    def _send(self, requests: Iterable[bytes]) -> list[bytes]:
-        """Send messages and return the values of their answers."""
-        client: Any = self._client
-        file = client.sockfile
+    def _send(self, requests: Iterable[bytes], *, wait: bool = True) -> list[bytes]:
+        """Send messages; return the values of the answers that are read, of all where it is waited for."""
+        file = self._client.sockfile  # type: ignore[union-attr]
         values: list[bytes] = []
         left = iter(requests)
-        on_the_way = 0
         # The next ones are made and sent while the store is at work on those before.
-        while (part := list(islice(left, _AT_ONCE))) or on_the_way:
+        while part := list(islice(left, _AT_ONCE)):
+            while sum(self._sent) + len(part) > _ON_THE_WAY:
+                values += self._receive()
             for message in part:
                 file.write(_FRAME.pack(_PROTOCOL, len(message)))
                 file.write(message)
             file.flush()
-            answers, on_the_way = _answers(file, on_the_way), len(part)
-            try:
-                values += [self._value(answer) if answer else b"" for answer in answers]
-            except PySparkRuntimeError:
-                _answers(file, on_the_way)  # so that the connection stays in step
-                raise
+            self._sent.append(len(part))
+        while wait and self._sent:
+            values += self._receive()
         return values
+
+    def _receive(self) -> list[bytes]:
+        """Return the values of the answers to the requests that were sent together before all others."""
+        file = self._client.sockfile  # type: ignore[union-attr]
+        answers = _answers(file, self._sent.popleft())
+        try:
+            return [self._value(answer) if answer else b"" for answer in answers]
+        except PySparkRuntimeError:
+            while self._sent:  # so that the connection stays in step
+                _answers(file, self._sent.popleft())
+            raise
 
     def _value(self, answer: bytes) -> bytes:
         from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
@@ -143,6 +161,7 @@ class StateClient:
     def _ask(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
         client: Any = self._client
         values: list[bytes] = []
+        self._send(())
         for low in range(0, len(requests), _AT_ONCE):
             part = requests[low : low + _AT_ONCE]
             # The states make their messages as ever; what they send is left in the buffer.

@@ -77,9 +77,13 @@ class _SparkStore:
     def remove(self, place: At) -> None:
         self._unsent[place] = None
 
-    def flush(self) -> None:
+    def push(self) -> None:
         unsent, self._unsent = self._unsent, {}
-        self._client.put(unsent.items())
+        self._client.put(unsent.items(), wait=False)
+
+    def flush(self) -> None:
+        self.push()
+        self._client.put(())
 
 
 class StationProcessor(StatefulProcessor):

@@ -88,8 +88,11 @@ class StationStore(Protocol):
     def remove(self, place: At) -> None:
         """Remove a value."""
 
+    def push(self) -> None:
+        """Let the engine go to work on what was written, without waiting for it."""
+
     def flush(self) -> None:
-        """Send what was written."""
+        """Send what was written, and wait until it is taken."""
 
 
 class Onward(NamedTuple):
@@ -185,6 +188,11 @@ class _Kept:
         """Remove a value."""
         assert self._store is not None  # noqa: S101
         self._store.remove(place)
+
+    def push(self) -> None:
+        """Let the engine go to work on what was written."""
+        assert self._store is not None  # noqa: S101
+        self._store.push()
 
     def _place(self, at: At) -> Place:
         link, label, number = at
@@ -479,6 +487,7 @@ class _RunningLink:
             rows_of = of_group.get(label) or {}
             runner.run_batch(store, rows_of, watermark, self.tick, tick=tick, ahead=ahead, time=time)
             store.commit(ahead, self.tick)
+            self._kept.push()
             wake = Wake(*store.wakes())
             if wake == _NEVER:
                 self._wake.pop(label, None)

@@ -37,6 +37,7 @@ class Store:
         self.pages: dict[int, bytes] = {}
         self.header: bytes | None = None
         self.together = 1
+        self.arrived = 0
         self.seen: list[str] = []
         self.refused = ""
         self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -56,6 +57,7 @@ class Store:
                 version, length = struct.unpack("!ii", head)
                 assert version == 0
                 waiting.append(file.read(length))
+                self.arrived += 1
                 if len(waiting) == self.together:
                     for message in waiting:
                         answer = self._answer(message)
@@ -167,18 +169,42 @@ def test_the_next_requests_are_sent_before_the_first_answers_are_read(store: Sto
 
 
 def test_a_store_that_has_stopped_answering_is_not_sent_all_there_is(store: Store, pages: MapState) -> None:
-    made: list[int] = []
     store.together = 1_000
-
-    def changes() -> Iterator[tuple[tuple[int], bytes]]:
-        for n in range(1_000):
-            made.append(n)
-            yield (n,), b"x"
-
     pages._mapStateClient._stateful_processor_api_client._client_socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
-        StateClient(pages).put(changes())
-    assert len(made) == 64  # their answers find room in the socket, whether or not somebody reads them
+        StateClient(pages).put([((n,), b"x") for n in range(1_000)])
+    assert store.arrived == 64  # their answers find room in the socket, whether or not somebody reads them
+
+
+def test_who_does_not_wait_goes_on_while_the_store_is_at_work(store: Store, pages: MapState) -> None:
+    store.together = 5  # nothing is answered before the fifth
+    client = StateClient(pages)
+    client.put([((n,), b"%d" % n) for n in range(2)], wait=False)
+    client.put([((2,), b"2")], wait=False)
+    client.put([((0,), None), ((2,), b"new")])
+    assert store.seen == ["updateValue"] * 3 + ["removeKey", "updateValue"]
+    store.together = 1
+    client.put([((9,), b"9")], wait=False)
+    assert client.get([(0,), (1,), (2,), (9,)]) == [None, b"1", b"new", b"9"]
+    client.put([((9,), None)], wait=False)
+    assert client.read([partial(pages.getValue, (9,))]) == [None]
+
+
+def test_what_was_refused_of_those_who_did_not_wait_is_told_to_the_next_who_does(
+    store: Store, pages: MapState
+) -> None:
+    client = StateClient(pages)
+    store.refused = "removeKey"
+    client.put([((1,), None), ((1,), b"x")], wait=False)
+    client.put([((2,), b"x")] * 10, wait=False)
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.put([])
+    client.put([])  # told once
+    assert client.get([(1,), (2,)]) == [b"x", b"x"]
+    client.put([((n,), None) if n == 3 else ((n,), b"y") for n in range(50)], wait=False)
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.get([(5,)])
+    assert client.get([(5,)]) == [b"y"]
 
 
 def test_what_is_written_is_read_back_within_the_batch(store: Store, pages: MapState) -> None:
