@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
 _MERGING: Final = "shared/millrace/connectors/merging.py"
+_APPENDS: Final = "tests/unit/millrace/connectors/test_appending.py"
 _WAITS: Final = "tests/unit/millrace/connectors/test_merging.py"
 _UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
@@ -17,14 +18,6 @@ _CHECKS: Final = f"{_RUNTIME}/test_topic_checks.py"
 _ARRIVALS: Final = "shared/millrace/runtime/arrivals.py"
 
 MUTANTS: Final = (
-    Mutant(
-        "connectors: a batch that comes again is written again",
-        _WRITER,
-        "        if written is not None and written >= batch_id:\n            return\n",
-        "",
-        "each batch is in a table once",
-        (f"{_UPSERT}::test_an_output_goes_to_all_its_tables_and_each_remembers_its_own_batches",),
-    ),
     Mutant(
         "connectors: of a version's fields only the last one counts",
         "shared/millrace/topology/sinks.py",
@@ -92,7 +85,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: what a killed run left is thrown away",
         _MERGING,
-        "                self._merge([as_columns(rows, wanted)], app_id, batch_id, batch_id)\n",
+        "                self._bring([(batch_id, as_columns(rows, wanted))], app_id)\n",
         "                pass\n",
         "who begins again merges what is there",
         (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
@@ -112,6 +105,30 @@ MUTANTS: Final = (
         "        if False:  # where",
         "a table is brought back to where it had all of a batch",
         (f"{_WAITS}::test_where_a_table_stood_after_a_batch_has_all_that_was_said_up_to_it",),
+    ),
+    Mutant(
+        "connectors: what was appended is appended again",
+        _MERGING,
+        "            if number > self._version(app_id):  # Spark's writer has written some\n",
+        "            if True:\n",
+        "each batch is in a table once",
+        (f"{_APPENDS}::test_what_sparks_writer_has_written_meanwhile_is_not_appended_again",),
+    ),
+    Mutant(
+        "connectors: an append waits as a merge does",
+        _MERGING,
+        "            if not self.gathers:\n                return 0.0\n",
+        "",
+        "rows are appended behind their batch",
+        (f"{_APPENDS}::test_rows_are_appended_behind_the_batch_without_another_one",),
+    ),
+    Mutant(
+        "query: rows that wait to be appended are not seen",
+        "shared/millrace/query/tables.py",
+        '        both = f"SELECT {columns} FROM {kept} UNION ALL SELECT {columns} FROM {waiting}"',
+        '        both = f"SELECT {columns} FROM {kept}"',
+        "a table is asked as it will be",
+        (f"{_APPENDS}::test_a_query_sees_what_waits",),
     ),
     Mutant(
         "connectors: rows wait in memory only",

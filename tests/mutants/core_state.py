@@ -238,7 +238,7 @@ MUTANTS: Final = (
     Mutant(
         "pages: an index page does not tell when its pages are due",
         f"{_STATE}/page_index.py",
-        "            item.timer = earliest(p.timer for p in of_one)\n",
+        "    item.timer = earliest(p.timer for p in listed)\n",
         "",
         "timers of long lists of pages",
         (f"{_TESTS}/state/test_pages.py::test_a_group_keeps_what_a_dictionary_keeps",),

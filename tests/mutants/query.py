@@ -23,8 +23,8 @@ MUTANTS: Final = (
     Mutant(
         "query: what waits for a table is not asked",
         _TABLES,
-        "    if upsert is None or not waits:\n",
-        "    if True:\n",
+        "    if not waits:\n        engine",
+        "    if True:\n        engine",
         "tables are asked as they are when what waits is merged",
         (f"{_QUERY}::test_a_table_is_asked_as_it_is_when_what_waits_is_merged",),
     ),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.checkpoints.positions import read_ids
-from millrace.connectors.merging import MergedTable, Merger
+from millrace.connectors.merging import AppendedTable, MergedTable, Merger, WaitingTable
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
@@ -51,7 +51,8 @@ class DriverWriter:
         stamp: Header → text that all dead letters get: who wrote them.
         on_clock: Called with each batch and how far its clock is.
         merge_interval_s: How long rows of tables with one row per key wait, so that several batches are
-            merged at once, s; 0: each batch is merged by itself, before it is done.
+            merged at once, s; those of other tables are appended while the next batch runs. 0: all rows of a
+            batch are in their tables before it is done.
         on_reasons: Called with each batch that has dead letters and how many there are of each reason.
     """
 
@@ -77,13 +78,11 @@ class DriverWriter:
         self._stamp = dict(stamp or {})
         types = outputs.stream.types
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
-        self._tables: dict[str, DeltaTable] = {}
-        self._merged = {
-            to.table: self._merged_table(output, to, is_kept=merge_interval_s > 0)
+        self._tables = {
+            table_name(to): self._table(output, to, is_kept=merge_interval_s > 0)
             for output, to in outputs.written
-            if isinstance(to, Upsert)
         }
-        self._merger = Merger(self._merged.values(), merge_interval_s)
+        self._merger = Merger([*self._tables.values()], merge_interval_s)
         self._delivery: Delivery | None = None
         self._pool = ThreadPoolExecutor(_AT_ONCE, "millrace-tables", initializer=adopted())
         self._written = {table: read_ids(file) for table, file in (written or {}).items()}
@@ -128,11 +127,8 @@ class DriverWriter:
 
     def prepare(self) -> None:
         """Create the tables that do not exist, so that readers find them empty rather than missing."""
-        for output, table in self._outputs.written:
-            if isinstance(table, Upsert):
-                self._merged[table.table].prepare()
-            else:
-                self._table(output, table)
+        for table in self._tables.values():
+            table.prepare()
 
     def flush(self) -> None:
         """Bring all tables to the last batch that was written."""
@@ -146,22 +142,10 @@ class DriverWriter:
     # -- tables --------------------------------------------------------------------------------
 
     def _write_table(self, output: str, to: Table, rows: OutputChunk, batch_id: int) -> None:
-        from deltalake import CommitProperties, Transaction, write_deltalake
-
-        name = table_name(to)
-        if isinstance(to, Upsert):
-            self._merged[name].add(self.columns(output, rows), batch_id)
-            return
-        table, app_id = self._table(output, name), f"{self._app_id}:{name}"
-        table.update_incremental()
-        written = table.transaction_version(app_id)
-        if written is not None and written >= batch_id:
-            return
-        columns = self.columns(output, rows)
-        commit = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
-        if already := self._written.get(name):
+        name, columns = table_name(to), self.columns(output, rows)
+        if not isinstance(to, Upsert) and (already := self._written.get(name)):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
-        write_deltalake(table, columns, mode="append", commit_properties=commit)
+        self._tables[name].add(columns, batch_id)
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.
@@ -172,22 +156,20 @@ class DriverWriter:
         """
         return self._typed[output].table(rows)
 
-    def _merged_table(self, output: str, to: Upsert, *, is_kept: bool) -> MergedTable:
-        folder = self._table_path(to.table)
-        keeps = is_kept and "://" not in folder
-        make = partial(self._table, output, to.table)
-        return MergedTable(to, folder, make, f"{self._app_id}:{to.table}", keeps=keeps)
+    def _table(self, output: str, to: Table, *, is_kept: bool) -> WaitingTable:
+        name = table_name(to)
+        folder, app_id = self._table_path(name), f"{self._app_id}:{name}"
+        make, keeps = partial(self._open, output, folder), is_kept and "://" not in folder
+        if isinstance(to, Upsert):
+            return MergedTable(to, folder, make, app_id, keeps=keeps)
+        return AppendedTable(name, folder, make, app_id, keeps=keeps)
 
-    def _table(self, output: str, name: str) -> DeltaTable:
+    def _open(self, output: str, folder: str) -> DeltaTable:
         from deltalake import DeltaTable
 
-        found = self._tables.get(name)
-        if found is None:
-            path = self._table_path(name)
-            found = self._tables[name] = DeltaTable.create(
-                path, schema=self._typed[output].schema, mode="ignore", configuration=TABLE_PROPERTIES
-            )
-            _add_columns(found, self._typed[output].schema)
+        schema = self._typed[output].schema
+        found = DeltaTable.create(folder, schema=schema, mode="ignore", configuration=TABLE_PROPERTIES)
+        _add_columns(found, schema)
         return found
 
     # -- topics --------------------------------------------------------------------------------

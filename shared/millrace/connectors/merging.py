@@ -1,11 +1,12 @@
-"""Upsert tables: rows are on the disk at once, and merged with those of the next batches.
+"""Tables behind the batches: rows are on the disk at once, and come into their table a little later.
 
-A merge copies the files that have rows of its batch: with keys of which every batch has some anywhere, the
-whole table. Done with every batch it costs more than all else that a small batch does, and the more the
-larger the table is. So a batch only leaves a file beside the table (a millisecond); a thread merges what
-several batches left, the last version of each row. The files are there before the batch is committed and
-are removed after the merge is: who begins again after a crash merges what is found, and the table remembers
-the last batch that it has.
+A batch would wait a tenth of a second until a thousand rows are appended to a table. A merge copies the
+files that have rows of its batch: with keys of which every batch has some anywhere, the whole table. Done
+with every batch it costs more than all else that a small batch does, and the more the larger the table is.
+So a batch only leaves a file beside the table (some milliseconds); a thread appends what each left, and
+merges what several left, the last version of each row. The files are there before the batch is committed
+and are removed when their rows are in the table: who begins again after a crash brings in what is found,
+and the table remembers the last batch that it has.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -47,26 +48,28 @@ class MergeFailed(MillraceError):
     """Rows could not be merged into their table; they are kept, and merged when the job begins again."""
 
 
-class MergedTable:
-    """A table that is merged into.
+class WaitingTable:
+    """A table that rows are brought into behind the batches.
 
     Args:
-        upsert: What names a row, and which version is newer.
+        name: Its name.
         folder: Where it is.
         make: Opens or makes it, with all columns that its rows have.
         app_id: Identity of the query for this table.
-        keeps: Whether rows are kept on the disk before they are merged; else each batch is merged at once.
+        keeps: Whether rows are kept on the disk before they are brought in; else each batch's are at once.
     """
 
+    #: Whether rows wait a while, so that those of several batches are brought in together.
+    gathers = False
+
     def __init__(
-        self, upsert: Upsert, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
+        self, name: str, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
     ) -> None:
-        self.name = upsert.table
-        self._upsert, self._make, self._app_id, self._keeps = upsert, make, app_id, keeps
+        self.name = name
+        self._make, self._app_id, self._keeps = make, app_id, keeps
         self._folder, self._waits = Path(folder), Path(folder) / WAITING
         self._delta: DeltaTable | None = None
         self._done = -1
-        self._merges = 0
         # What waits is changed by batches and by the thread that merges; of merges there is one at a time.
         self._lock, self._at_work = threading.Lock(), threading.Lock()
         self._waiting: dict[int, pa.Table] = {}
@@ -76,8 +79,12 @@ class MergedTable:
         #: Tables that are merged into by turns.
         self.beside = 1
 
+    def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
+        """Bring rows of batches, in order, into the table; those that it has already change nothing."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
-        """Make the table if there is none, and merge what a run that was cut off has left."""
+        """Make the table if there is none, and bring in what a run that was cut off has left."""
         with self._at_work:
             self._open()
 
@@ -89,7 +96,7 @@ class MergedTable:
             batch_id: The batch.
 
         Raises:
-            MergeFailed: What came before could not be merged.
+            MergeFailed: What came before could not be brought in.
         """
         if self._delta is None:
             self.prepare()
@@ -99,7 +106,7 @@ class MergedTable:
             return
         if not self._keeps:
             with self._at_work:
-                self._merge([rows], self._app_id, batch_id, batch_id)
+                self._bring([(batch_id, rows)], self._app_id)
             return
         _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)
         with self._lock:
@@ -111,15 +118,17 @@ class MergedTable:
             self.merge()
 
     def due_in_s(self, interval_s: float) -> float:
-        """Return in how many seconds the table should be merged into; infinite: nothing waits."""
+        """Return in how many seconds rows should be brought in; infinite: none wait."""
         with self._lock:
             if not self._waiting or self.failed is not None:
                 return math.inf
+            if not self.gathers:
+                return 0.0
             due = max(self._since + interval_s, min(self._rests_until, self._since + MOST_WAIT_S))
         return due - time.monotonic()
 
     def merge(self) -> None:
-        """Merge all that waits."""
+        """Bring in all that waits."""
         with self._at_work:
             with self._lock:
                 taken = dict(self._waiting)
@@ -128,7 +137,7 @@ class MergedTable:
             began = time.monotonic()
             numbers = sorted(taken)
             self._open()
-            self._merge([taken[number] for number in numbers], self._app_id, numbers[0], numbers[-1])
+            self._bring([(number, taken[number]) for number in numbers], self._app_id)
             self.failed = None
             with self._lock:
                 for number in numbers:
@@ -156,7 +165,7 @@ class MergedTable:
         return -1 if found is None else found
 
     def _recover(self) -> None:
-        """Merge the files that are there, in the order in which they were written."""
+        """Bring in the files that are there, in the order in which they were written."""
         for torn in self._waits.glob("*.tmp"):
             torn.unlink()  # its batch was not committed, and comes again
         assert self._delta is not None  # noqa: S101
@@ -164,19 +173,57 @@ class MergedTable:
         for file in sorted(self._waits.glob("*.arrow")):
             rows, app_id, batch_id = _kept(file)
             if batch_id > self._version(app_id):
-                self._merge([as_columns(rows, wanted)], app_id, batch_id, batch_id)
+                self._bring([(batch_id, as_columns(rows, wanted))], app_id)
             file.unlink()
 
-    def _merge(self, batches: list[pa.Table], app_id: str, first: int, batch_id: int) -> None:
+
+class AppendedTable(WaitingTable):
+    """A table that rows are appended to: each batch's by a commit of their own."""
+
+    def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        assert self._delta is not None  # noqa: S101
+        for number, rows in batches:
+            self._delta.update_incremental()
+            if number > self._version(app_id):  # Spark's writer has written some
+                commit = CommitProperties(app_transactions=[Transaction(app_id, number)])
+                write_deltalake(self._delta, rows, mode="append", commit_properties=commit)
+            if app_id == self._app_id:
+                self._done = max(self._done, number)
+
+
+class MergedTable(WaitingTable):
+    """A table with one row per key.
+
+    Args:
+        upsert: What names a row, and which version is newer.
+        folder: Where it is.
+        make: Opens or makes it, with all columns that its rows have.
+        app_id: Identity of the query for this table.
+        keeps: Whether rows are kept on the disk before they are merged; else each batch is merged at once.
+    """
+
+    gathers = True
+
+    def __init__(
+        self, upsert: Upsert, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
+    ) -> None:
+        super().__init__(upsert.table, folder, make, app_id, keeps=keeps)
+        self._upsert = upsert
+        self._merges = 0
+
+    def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
         from deltalake import CommitProperties, Transaction
 
         assert self._delta is not None  # noqa: S101
+        first, batch_id = batches[0][0], batches[-1][0]
         self._delta.update_incremental()
         entries = [Transaction(app_id, batch_id)]
         if first < batch_id:  # where the table stood after a batch is looked up by both
             entries.append(Transaction(f"{app_id}:{FIRST}", first))
         commit = CommitProperties(app_transactions=entries)
-        _merge(self._delta, pa.concat_tables(batches), self._upsert, commit)
+        _merge(self._delta, pa.concat_tables([rows for _, rows in batches]), self._upsert, commit)
         if app_id == self._app_id:
             self._done = max(self._done, batch_id)
         self._gather(self._delta)
@@ -196,25 +243,26 @@ class MergedTable:
 
 @dataclass
 class Merger:
-    """Merges into tables behind the batches; to be closed.
+    """Brings rows into tables behind the batches; to be closed.
 
     Attributes:
         tables: The tables.
-        interval_s: How long rows wait at least, so that several batches are merged at once, s; 0: not at all.
+        interval_s: How long rows wait at least, where several batches are merged at once, s; 0: not at all.
     """
 
-    tables: Iterable[MergedTable]
+    tables: Sequence[WaitingTable]
     interval_s: float
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
+        gathering = sum(table.gathers for table in self.tables)
         for table in self.tables:
-            table.beside = len(list(self.tables))
+            table.beside = gathering
 
     def told(self) -> None:
-        """Have what was added merged when it is time."""
+        """Have what was added brought in when it is time."""
         if not self.interval_s:
             return
         with self._changed:
@@ -226,7 +274,7 @@ class Merger:
             self._changed.notify()
 
     def flush(self) -> None:
-        """Merge all that waits, now.
+        """Bring in all that waits, now.
 
         Raises:
             Exception: Of the first table for which this cannot be done; the others are merged.
@@ -236,7 +284,7 @@ class Merger:
                 all_of_them.callback(table.merge)
 
     def close(self) -> None:
-        """Merge all that waits, and end the thread."""
+        """Bring in all that waits, and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -258,14 +306,14 @@ class Merger:
             except Exception as error:  # the next batch tells it, and fails
                 table.failed = error
 
-    def _next(self) -> MergedTable | None:
+    def _next(self) -> WaitingTable | None:
         """Wait for a table whose time has come; ``None``: it is closed."""
         with self._changed:
             while not self._is_closed:
                 due = [(table.due_in_s(self.interval_s), place) for place, table in enumerate(self.tables)]
                 wait_s, place = min(due, default=(math.inf, 0))
                 if wait_s <= 0:
-                    return list(self.tables)[place]
+                    return self.tables[place]
                 self._changed.wait(None if math.isinf(wait_s) else wait_s)
             return None
 

@@ -160,16 +160,21 @@ def _register(engine: Any, table: AppTable, upsert: Upsert | None, folder: Path)
     name = f'"{table.app}"."{table.name}"'
     with readable(table):
         opened, waits = open_with_waiting(table.folder)
-    if upsert is None or not waits:
+    if not waits:
         engine.register(name, opened)
         return
     schema = pa.schema(opened.schema().to_arrow())
-    rows = last_versions(pa.concat_tables([as_columns(rows, schema) for rows in waits]), upsert)
-    write_deltalake(str(folder), rows)
+    rows = pa.concat_tables([as_columns(rows, schema) for rows in waits])
+    write_deltalake(str(folder), rows if upsert is None else last_versions(rows, upsert))
     kept, waiting = f'"{_AS_KEPT}"."{folder.name}"', f'"{_WAITING}"."{folder.name}"'
     engine.register(kept, opened)
     engine.register(waiting, DeltaTable(str(folder)))
-    _do(engine, f"CREATE VIEW {name} AS {merged(kept, waiting, upsert, schema.names)}")
+    if upsert is None:
+        columns = ", ".join(f'"{column}"' for column in schema.names)
+        both = f"SELECT {columns} FROM {kept} UNION ALL SELECT {columns} FROM {waiting}"  # noqa: S608  (names are quoted)
+    else:
+        both = merged(kept, waiting, upsert, schema.names)
+    _do(engine, f"CREATE VIEW {name} AS {both}")
 
 
 def merged(kept: str, waiting: str, upsert: Upsert, columns: Sequence[str]) -> str:

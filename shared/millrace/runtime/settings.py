@@ -296,7 +296,8 @@ class StreamSettings(Section):
     merge_interval: Duration = Field(
         default=timedelta(seconds=2),
         description="how long rows of tables with one row per key wait, so that several batches are merged "
-        "at once; 0: every batch is merged by itself",
+        "at once, while those of others are appended behind the batches; 0: all rows of a batch are in their "
+        "tables before it is done",
     )
 
 

@@ -109,6 +109,9 @@ class _Store:
         """Keep in mind that a value is gone."""
         self._own[place] = None
 
+    def push(self) -> None:
+        """Nothing to send."""
+
     def flush(self) -> None:
         """Nothing to send."""
 

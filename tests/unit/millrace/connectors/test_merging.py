@@ -162,7 +162,7 @@ def test_a_merge_that_fails_fails_the_next_batch_and_loses_nothing(
     monkeypatch.setattr(merging, "_merge", is_full)
     into.write(batch(Session("a", 1, 1, 10)), 0)
     end = time.monotonic() + 20
-    while into._merged["sessions"].failed is None and time.monotonic() < end:
+    while into._tables["sessions"].failed is None and time.monotonic() < end:
         time.sleep(0.01)
     with pytest.raises(MergeFailed, match="sessions: the disk is full"):
         into.write(batch(Session("a", 1, 2, 20)), 1)
@@ -191,7 +191,7 @@ def test_a_large_table_is_merged_into_less_often(tmp_path: Path, monkeypatch: py
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     into = writer(tmp_path)
-    table = into._merged["sessions"]
+    table = into._tables["sessions"]
     take = merging._merge
 
     def slow(*arguments: Any) -> None:
@@ -243,7 +243,7 @@ def test_flush_brings_every_table_it_can(tmp_path: Path) -> None:
             if fails:
                 raise OSError(name)
 
-        return SimpleNamespace(merge=go)
+        return SimpleNamespace(merge=go, gathers=True)
 
     merger = Merger([merge("a", fails=False), merge("b", fails=True), merge("c", fails=False)], 1.0)
     with pytest.raises(OSError, match="b"):

@@ -1,0 +1,230 @@
+"""Rows that wait to be appended: whatever is cut off where, each committed one is in its table once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from millrace.checkpoints.positions import forget_waiting, has_moved, position_of, roll_back
+from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
+from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.merging import MergeFailed, waiting_files
+from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.connectors.upkeep import compact
+from millrace.query.catalog import AppTable
+from millrace.query.tables import asking
+from tests.cases import case_count
+from tests.unit.millrace.connectors.test_merging import cut_off, threads
+from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch
+
+#: Rows wait until somebody asks for them.
+NEVER = 1e6
+
+
+def writer(folder: Path, interval_s: float = NEVER, app_id: str = "a") -> DriverWriter:
+    """A writer of a table that is appended to, and of one that is merged into."""
+    stream: Any = SimpleNamespace(types={"main": Session})
+    outputs = Outputs(stream, {"main": ("events", BY_REVISION)})
+    limit = DeadLetterLimit()
+    return DriverWriter(
+        outputs, lambda table: str(folder / table), {}, app_id, limit, merge_interval_s=interval_s
+    )
+
+
+def still(one: DriverWriter) -> DriverWriter:
+    """Have nothing done behind the batches, as if the disk were slow: only who asks brings rows in."""
+    one._merger.told = lambda: None  # type: ignore[method-assign]
+    return one
+
+
+def rows(folder: Path) -> Counter[tuple[str, int, int]]:
+    found = DeltaTable(str(folder / "events")).to_pyarrow_table().to_pylist()
+    return Counter((r["user"], r["n"], r["revision"]) for r in found)
+
+
+def waits(folder: Path) -> list[Path]:
+    return waiting_files(folder / "events")
+
+
+def until(true: Any, limit_s: float = 20.0) -> None:
+    end = time.monotonic() + limit_s
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert true()
+
+
+def test_rows_are_appended_behind_the_batch_without_another_one(tmp_path: Path) -> None:
+    into = writer(tmp_path)  # whatever other tables wait for
+    into.write(batch(Session("a", 1, 1, 10), Session("a", 1, 1, 10)), 0)
+    until(lambda: not waits(tmp_path))
+    assert rows(tmp_path) == {("a", 1, 1): 2}
+    into.close()
+    assert threads() == []
+
+
+def test_each_batch_has_a_commit_of_its_own(tmp_path: Path) -> None:
+    into = still(writer(tmp_path))
+    into.prepare()
+    for number in range(4):
+        into.write(batch(Session("a", number, 1, 1)), number)
+    assert (rows(tmp_path), len(waits(tmp_path))) == (Counter(), 4)
+    into.close()
+    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(4)}
+    assert DeltaTable(str(tmp_path / "events")).version() == 4
+    assert DeltaTable(str(tmp_path / "events")).transaction_version("a:events") == 3
+
+
+def test_without_an_interval_a_batch_is_in_the_table_when_it_is_done(tmp_path: Path) -> None:
+    into = writer(tmp_path, 0.0)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    assert (rows(tmp_path), waits(tmp_path), threads()) == ({("a", 1, 1): 1}, [], [])
+    into.close()
+
+
+def test_the_same_batch_again_appends_nothing(tmp_path: Path) -> None:
+    first = still(writer(tmp_path))
+    first.write(batch(Session("a", 1, 1, 10)), 0)
+    kept = waits(tmp_path)[0]
+    held = kept.read_bytes()
+    first.write(batch(Session("a", 1, 1, 10)), 0)  # it waits
+    first.close()
+    kept.write_bytes(held)  # appended, and its file was not removed any more
+    again = writer(tmp_path)
+    again.write(batch(Session("a", 1, 1, 10)), 0)
+    again.close()
+    assert (rows(tmp_path), waits(tmp_path)) == ({("a", 1, 1): 1}, [])
+
+
+def test_what_sparks_writer_has_written_meanwhile_is_not_appended_again(tmp_path: Path) -> None:
+    into = still(writer(tmp_path))
+    into.write(batch(Session("a", 1, 1, 10)), 5)
+    table = DeltaTable(str(tmp_path / "events"))
+    done = CommitProperties(app_transactions=[Transaction("a:events", 6)])
+    write_deltalake(table, table.to_pyarrow_table(), mode="append", commit_properties=done)
+    into.flush()
+    assert rows(tmp_path) == Counter()
+    into.close()
+
+
+def test_an_append_that_fails_fails_the_next_batch_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltalake
+
+    def is_full(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    into = writer(tmp_path)
+    into.prepare()
+    monkeypatch.setattr(deltalake, "write_deltalake", is_full)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    until(lambda: into._tables["events"].failed is not None)
+    with pytest.raises(MergeFailed, match="events: the disk is full"):
+        into.write(batch(Session("a", 1, 2, 20)), 1)
+    cut_off(into)
+    monkeypatch.undo()
+    again = writer(tmp_path)
+    again.write(batch(Session("a", 1, 2, 20)), 1)
+    again.close()
+    assert rows(tmp_path) == {("a", 1, 1): 1, ("a", 1, 2): 1}
+
+
+def test_a_savepoint_waits_for_what_is_not_appended(tmp_path: Path) -> None:
+    root = tmp_path / "app"
+    into = still(writer(root / "tables", app_id="app:inc"))
+    (root / "tables").mkdir(parents=True)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    into._tables["sessions"].merge()
+    with pytest.raises(SavepointError, match=r"left for events are not .*start the job once"):
+        _wait_for_merges(root, 5.0)
+    into.close()
+    _wait_for_merges(root, 0.0)
+
+
+def test_a_query_sees_what_waits(tmp_path: Path) -> None:
+    into = still(writer(tmp_path))
+    into.write(batch(Session("a", 1, 1, 10), Session("b", 1, 1, 5)), 0)
+    into.flush()
+    into.write(batch(Session("a", 1, 1, 10)), 1)
+    into.write(batch(Session("a", 2, 1, 1)), 2)
+    table = AppTable("x", "events", tmp_path / "events")
+    text = "SELECT user, n, count(*) AS many FROM events GROUP BY user, n ORDER BY user, n"
+    with asking(text, [table], {}, "x") as answer:
+        found = [tuple(row.values()) for part in answer.batches() for row in part.to_pylist()]
+    assert found == [("a", 1, 2), ("a", 2, 1), ("b", 1, 1)]
+    into.close()
+
+
+def test_where_a_table_stood_after_a_batch_has_its_rows_and_no_later_ones(tmp_path: Path) -> None:
+    """Rolled back to where it stood after any batch, and given what came then again, it is what it was."""
+    into = still(writer(tmp_path, app_id="app:inc"))
+    into.prepare()
+    made = [batch(Session("a", n, n, n), Session("b", n, 1, n)) for n in range(6)]
+    for number, frame in enumerate(made):
+        into.write(frame, number)
+        if number in (2, 5):  # of several at once
+            into.flush()
+    into.close()
+    wanted = rows(tmp_path)
+    for after in range(6):
+        kept = position_of(tmp_path / "events", "delta", "inc", after)
+        assert kept is not None
+        folder = tmp_path / f"copy{after}"
+        shutil.copytree(tmp_path / "events", folder / "events")
+        forget_waiting(folder / "events")
+        if has_moved(folder / "events", kept):
+            roll_back(folder / "events", kept)
+        assert rows(folder).total() == 2 * (after + 1)
+        again = writer(folder, app_id="app:other")
+        for number in range(after + 1, 6):
+            again.write(made[number], number)
+        again.close()
+        assert rows(folder) == wanted
+
+
+@pytest.mark.parametrize("seed", range(case_count(30)))
+def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(tmp_path: Path, seed: int) -> None:
+    """The oracle counts the committed records and knows nothing of batches."""
+    chance = random.Random(seed)
+
+    def begin() -> DriverWriter:
+        made = writer(tmp_path, chance.choice((NEVER, 0.005, 0.0)))
+        made.prepare()
+        return made if chance.random() < 0.5 else still(made)
+
+    into, wanted = begin(), Counter[tuple[str, int, int]]()
+    for number in range(20):
+        many = range(chance.randrange(5))
+        made = [Session(chance.choice("ab"), chance.randrange(3), chance.randrange(3), 0) for _ in many]
+        frame = batch(*made) if made else None
+        if frame is not None:
+            into.write(frame, number)
+        did = chance.random()
+        if did < 0.25:  # killed, before or after the batch is committed
+            cut_off(into)
+            for torn in ("events", "sessions"):
+                if chance.random() < 0.3:
+                    (tmp_path / torn / "_waiting").mkdir(exist_ok=True)
+                    (tmp_path / torn / "_waiting" / f"{number:012d}.tmp").write_bytes(b"ARROW")
+            into = begin()
+            if frame is not None and chance.random() < 0.5:
+                into.write(frame, number)
+        elif did < 0.35:
+            into.flush()
+        elif did < 0.4:
+            compact(tmp_path / "events")
+        elif did < 0.45:
+            into.close()
+            into = begin()
+        wanted.update((s.user, s.n, s.revision) for s in made)
+    into.close()
+    assert rows(tmp_path) == wanted
+    assert (waits(tmp_path), threads()) == ([], [])
