@@ -8,19 +8,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
 from millrace import cli
 from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.merging import AppendedTable
 from millrace.connectors.router import DeadLetterLimit, Router
 from millrace.connectors.spark_writer import SparkWriter
 from millrace.topology.sinks import Table
 
+#: The point at which the batch may be committed, and the next one have begun.
+BEHIND = "behind"
 #: Where a batch is cut off, in the order of its life: its offsets are written; its state is computed and
-#: kept; its records are in the topics; they are in the first of its tables; in all of its tables, and the
-#: batch is not committed.
-POINTS = ("offsets", "state", "topics", "table", "tables")
+#: kept; its records are in the topics; they are with the first of its tables; with all of its tables, and the
+#: batch is not committed; a table has got them behind the batches, and what waited for that is still there.
+POINTS = ("offsets", "state", "topics", "table", "tables", BEHIND)
 
 
 class Bomb:
@@ -31,8 +35,8 @@ class Bomb:
         self._fatal = (point, batch)
         self.batch = -1
 
-    def reached(self, point: str) -> None:
-        if (point, self.batch) == self._fatal:
+    def reached(self, point: str, batch: int | None = None) -> None:
+        if (point, self.batch if batch is None else batch) == self._fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -50,7 +54,13 @@ def plant(bomb: Bomb) -> None:
             written(self, frame, [output_and_table], batch_id)
             bomb.reached("table")
 
-    routed, written = Router.__call__, SparkWriter._write_tables
+    def behind(self: AppendedTable, batches: Sequence[tuple[int, Any]], app_id: str) -> None:
+        appended(self, batches, app_id)
+        for number, _ in batches:
+            bomb.reached(BEHIND, number)
+
+    routed, written, appended = Router.__call__, SparkWriter._write_tables, AppendedTable._bring
+    _replace(AppendedTable, "_bring", behind)
     _replace(Router, "__call__", route)
     _replace(SparkWriter, "_write_tables", one_by_one)
     # Writers ask the limit once a batch is computed, before they write anything of it.
