@@ -226,8 +226,8 @@ def _foreseen(
 ) -> list[Check]:
     """Return the checks of scores and forecasts."""
     key = ["machine_id", "quantity", "subject", "event_time_ms"]
-    scores = app_rows(run.folder, "scores", [*key, "score"])
-    told = app_rows(run.folder, "anomalies", [*key, "score"])
+    scores = app_rows(run.folder, "scores", [*key, "sensor_id", "score"])
+    told = app_rows(run.folder, "anomalies", [*key, "sensor_id", "score"])
     newest = app_rows(run.folder, "forecasts", [*key, "side", "in_h"])
     said = [msgspec.json.decode(value) for value in run.told.get(FORECASTS, ())]
     causes = demo_foreseen.Causes(truths, readings, last)

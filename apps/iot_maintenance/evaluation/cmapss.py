@@ -52,6 +52,8 @@ WAYS: Final = (
 )
 _ROUNDS: Final = 1_000
 _BATCH: Final = 20_000
+#: Numbers of engines and cycles are so large at most: an event's time is made of them.
+_LARGEST: Final = 10_000_000
 
 
 class NotCmapss(UserError):
@@ -122,7 +124,7 @@ def read_engines(folder: Path, name: str) -> pd.DataFrame:
         name: E.g. ``train_FD001``.
 
     Raises:
-        NotCmapss: There is no such file, or it is of something else.
+        NotCmapss: There is no such file, it is of something else, or a value in it is no number.
     """
     import pandas as pd
 
@@ -144,7 +146,32 @@ def read_engines(folder: Path, name: str) -> pd.DataFrame:
         raise NotCmapss(f"{name} has no column {missing[0]}: it is not C-MAPSS")
     if found.empty:
         raise NotCmapss(f"{name} has no rows")
-    return found.sort_values(["unit", "cycle"], ignore_index=True)
+    return _numbers(found[list(COLUMNS)], name).sort_values(["unit", "cycle"], ignore_index=True)
+
+
+def _numbers(engines: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return engines with whole numbers for unit and cycle, and finite ones for all else.
+
+    Raises:
+        NotCmapss: A value is no such number, or an engine has a cycle twice.
+    """
+    import pandas as pd
+
+    found = engines.apply(pd.to_numeric, errors="coerce")
+    for column in COLUMNS:
+        values = found[column].to_numpy(dtype=float)
+        wrong = ~np.isfinite(values)
+        if column in ("unit", "cycle"):
+            wrong |= ~(np.abs(values) <= _LARGEST) | (values != np.floor(values))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            kind = "whole number" if column in ("unit", "cycle") else "number"
+            raise NotCmapss(f"{name}, row {row + 1}: {column} is no {kind}: {engines[column].iloc[row]}")
+    found = found.astype({"unit": "int64", "cycle": "int64"})
+    if (twice := found.duplicated(["unit", "cycle"])).any():
+        unit, cycle = found.loc[twice, ["unit", "cycle"]].iloc[0]
+        raise NotCmapss(f"{name}: engine {unit} has cycle {cycle} twice")
+    return found
 
 
 def read_left(folder: Path, subset: str) -> list[int]:
@@ -156,7 +183,7 @@ def read_left(folder: Path, subset: str) -> list[int]:
     path = folder / f"RUL_{subset}.txt"
     try:
         return [int(float(text)) for text in path.read_text(encoding="utf-8").split()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise NotCmapss(f"{path} cannot be read: {error}") from None
 
 

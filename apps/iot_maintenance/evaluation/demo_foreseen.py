@@ -95,7 +95,7 @@ class Causes:
     def of(self, row: Row) -> str:
         """Return what explains a score: one of :data:`_NAMES`, or nothing."""
         machine, quantity, at = row["machine_id"], row["quantity"], row["event_time_ms"]
-        worn, point = self._worn.get(machine, ()), f"{machine}.{quantity}"
+        worn, point = self._worn.get(machine, ()), sensor_of(row)
         if any(quantity in one.quantities and one.begin <= at <= one.end + AFTER_MS for one in worn):
             return "wear"
         if any(begin <= at <= end + AFTER_MS for begin, end in self._faults.get(point, ())):
@@ -107,6 +107,15 @@ class Causes:
         begun = self._begun.get(machine, [])
         place = bisect_right(begun, at)
         return "status" if place and at - begun[place - 1] <= _SETTLES_MS else ""
+
+
+def sensor_of(row: Row) -> str:
+    """Return the sensor of a row, as the ledger names it: of a quantity that a machine has once its only one.
+
+    >>> sensor_of({"machine_id": "m", "quantity": "flow"})
+    'm.flow'
+    """
+    return row.get("sensor_id") or f"{row['machine_id']}.{row['quantity']}"
 
 
 class Scored(NamedTuple):
@@ -150,24 +159,28 @@ def judge_scores(causes: Causes, scores: Sequence[Row], told: Sequence[Row], las
 
     Args:
         causes: What explains values.
-        scores: All scores: ``machine_id``, ``quantity``, ``event_time_ms``.
+        scores: All scores: ``machine_id``, ``quantity``, ``event_time_ms``, and ``sensor_id`` where a machine
+            has several sensors of a quantity.
         told: Those that are unusual.
         last_ms: The last event's time.
     """
     found = Counter(causes.of(row) for row in told)
     first = _first(scores)
+    sensors: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in scores:
+        sensors[row["machine_id"], row["quantity"]].add(sensor_of(row))
     by_point: dict[str, list[int]] = defaultdict(list)
     false: dict[str, int] = {}
     alone = 0
     for row in sorted(told, key=lambda r: r["event_time_ms"]):
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         by_point[point].append(at)
         if not causes.of(row):
             alone += at - false.get(point, -_HOUR_MS) > _APART_MS
             false[point] = at
     failures, leads = 0, []
     for one in causes.worn:
-        points = [f"{one.machine}.{quantity}" for quantity in one.quantities]
+        points = sorted({point for q in one.quantities for point in sensors.get((one.machine, q), ())})
         if not one.fails or one.end >= last_ms or not any(first.get(p, last_ms) <= one.begin for p in points):
             continue
         failures += 1
@@ -207,14 +220,18 @@ def judge_forecasts(
 
     Args:
         causes: What is true.
-        forecasts: What was said, in any order: ``machine_id``, ``quantity``, ``event_time_ms``, ``side``.
+        forecasts: What was said, in any order: ``machine_id``, ``quantity``, ``subject``, ``event_time_ms``,
+            ``side``.
         scores: All scores, by which points are known.
         ahead_ms: How far ahead is looked, ms.
         last_ms: The last event's time.
     """
     said: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    quantities = {sensor_of(row): (row["machine_id"], row["quantity"]) for row in scores}
+    sensors = {(row["machine_id"], row["subject"]): sensor_of(row) for row in scores}
     for row in forecasts:
-        said[f"{row['machine_id']}.{row['quantity']}"].append((row["event_time_ms"], row["side"]))
+        point = sensors.get((row["machine_id"], row["subject"]), sensor_of(row))
+        said[point].append((row["event_time_ms"], row["side"]))
     begun = {point: [begin for begin, _ in _begins(rows)] for point, rows in said.items()}
     reach = ahead_ms + _LATE_MS
     told = true = 0
@@ -228,17 +245,18 @@ def judge_forecasts(
     begins = {point: sorted(one.begin for one in passed) for point, passed in causes.passed.items()}
     ahead = of_points = 0
     for row in scores:
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         if point in said and at + reach <= last_ms:
             of_points += 1
             times = begins.get(point, [])
             ahead += bisect_right(times, at) < bisect_right(times, at + reach)
     first, passed, leads = _first(scores), 0, []
     for point, of in causes.passed.items():
-        machine, _, quantity = point.rpartition(".")
+        machine, quantity = quantities.get(point, ("", ""))
         for one in of:
-            row = {"machine_id": machine, "quantity": quantity, "event_time_ms": one.begin}
-            if causes.of(row) != "wear" or first.get(point, last_ms) > one.begin:
+            row = {"machine_id": machine, "quantity": quantity, "sensor_id": point}
+            is_worn = causes.of({**row, "event_time_ms": one.begin}) == "wear"
+            if not is_worn or first.get(point, last_ms) > one.begin:
                 continue
             passed += 1
             times = begun.get(point, [])
@@ -262,7 +280,7 @@ def _first(scores: Iterable[Row]) -> dict[str, int]:
     """Return when a point was scored first, ms."""
     found: dict[str, int] = {}
     for row in scores:
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         found[point] = min(found.get(point, at), at)
     return found
 
