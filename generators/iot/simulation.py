@@ -119,6 +119,8 @@ class _Simulation:
             ambient, effects, severity = machine.plant.ambient, machine.effects, machine.severity
             for sensor in machine.due[slot]:
                 deviate = NORMAL[int(noise_draw() * _STEPS)]
+                second = sensor.second
+                other = 0.0 if second is None else NORMAL[int(noise_draw() * _STEPS)]
                 at_ms = int(now + sensor.phase_ms)
                 if agenda.next_ms <= at_ms:
                     yield from agenda.happen(at_ms)
@@ -148,16 +150,14 @@ class _Simulation:
                         model.quantity, read if read is None else round(read, 3), unit, at_ms,
                     )  # fmt: skip
                     yield Simulated("readings", machine.machine_id, event, at_ms, truths)
-                second = sensor.second
                 if second is not None:
                     value *= 0.9
                     truths = ()
                     if value > model.high or value < model.low or second.exceeding is not None:
                         truths = self._exceed(second, machine, value, at_ms)
-                    other = value + model.noise * NORMAL[int(noise_draw() * _STEPS)]
                     event = Reading(
                         f"{sensor.prefix}{tick}b", second.sensor_id, machine.machine_id, gateway.gateway_id,
-                        model.quantity, round(other, 3), model.unit, at_ms,
+                        model.quantity, round(value + model.noise * other, 3), model.unit, at_ms,
                     )  # fmt: skip
                     yield Simulated("readings", machine.machine_id, event, at_ms, truths)
 

@@ -141,7 +141,7 @@ def read_engines(folder: Path, name: str) -> pd.DataFrame:
         else:
             raise NotCmapss(f"{folder} has no {name}.parquet and no {name}.txt")
     except (OSError, ValueError) as error:
-        raise NotCmapss(f"{folder / name} cannot be read: {error}") from None
+        raise NotCmapss(f"{folder / name} cannot be read: {' '.join(str(error).split())}") from None
     if missing := [column for column in COLUMNS if column not in found]:
         raise NotCmapss(f"{name} has no column {missing[0]}: it is not C-MAPSS")
     if found.empty:
