@@ -162,6 +162,11 @@ def other_side(rows: Rows) -> Rows:
     return [{**row, "side": turned.get(row["side"], row["side"])} for row in rows]
 
 
+def elsewhere(rows: Rows) -> Rows:
+    """Of another quantity of the same machine."""
+    return [{**row, "quantity": "colour", "sensor_id": f"{row['machine_id']}.colour"} for row in rows]
+
+
 def every_tenth_unusual(rows: Rows) -> Rows:
     """As many of all values as if nothing had been looked at."""
     return [{**row, "score": 0.9 if n % 10 == 0 else 0.1} for n, row in enumerate(rows)]
@@ -202,19 +207,19 @@ BREAKS = (
     *breaks(
         "unusual values with a cause",
         an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "unusual values on the way to a failure",
         dropped={"anomalies": dropped},
         of_another_machine={"anomalies": stuck("machine_id", "m")},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "failures that unusual values came before",
         dropped={"anomalies": dropped},
         an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "newest forecasts on the topic = table",
