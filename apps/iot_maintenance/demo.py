@@ -195,7 +195,7 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         *_happenings(run, ledger.truths, first, history, liveness, last),
         *demo_causes.checks(judged, lived_h, ACCELERATION),
         *_foreseen(run, ledger.truths, readings, last, lived_h),
-        *_warnings(run, ledger.truths, rules, warnings, first, last),
+        *_warnings(run, ledger.truths, rules, warnings, first, last, lived_h),
     ]
 
 
@@ -206,6 +206,7 @@ def _warnings(
     history: Sequence[dict[str, Any]],
     readings: Sequence[dict[str, Any]],
     last: int,
+    lived_h: float,
 ) -> list[Check]:
     """Return the checks of alarms of what is foreseen."""
     risks = app_rows(run.folder, "risks", ["machine_id", "component", "event_time_ms", "probability"])
@@ -217,7 +218,7 @@ def _warnings(
     return [
         same("steps with risks = steps", {(r["machine_id"], r["event_time_ms"]) for r in steps}, looked),
         demo_foreseen.raised_as_told(rules, risks, history),
-        *demo_foreseen.warning_checks(warned, ACCELERATION),
+        *demo_foreseen.warning_checks(warned, lived_h, ACCELERATION),
     ]
 
 

@@ -110,7 +110,12 @@ def azure_pdm(
         report, scores = evaluate(data, split, engine=chosen, told=told)
     _keep_scores(scores_dir, "azure_pdm.csv", scores)
     write(out, report)
-    _show("azure-pdm", msgspec.structs.asdict(report))
+    shown = msgspec.structs.asdict(report)
+    shown["components"] = "; ".join(
+        f"{name}: {of.failures} failures, {of.steps} steps, F1 {of.f1:.3f}"
+        for name, of in report.components.items()
+    )
+    _show("azure-pdm", shown)
 
 
 @app.command("ai4i", epilog="Example: millrace evaluate iot ai4i --data ai4i.csv --out report.json")

@@ -24,6 +24,7 @@ from millrace_apps.iot_maintenance.evaluation.demo_causes import (
     degradations,
     enough,
     exceedances,
+    precision,
 )
 
 #: How many times as often as by chance unusual values must have a cause, and be on the way to a failure, and
@@ -373,13 +374,16 @@ def judge_warnings(
     )
 
 
-def warning_checks(warned: Warned, acceleration: float) -> list[Check]:
+def warning_checks(warned: Warned, machine_hours: float, acceleration: float) -> list[Check]:
     """Return what the demo says of alarms of what is foreseen.
 
     Args:
         warned: What they were worth.
+        machine_hours: How long machines were watched, all together, h of their lives.
         acceleration: How much faster than event time machines live.
     """
+    wrong = warned.told - warned.right
+    rate = wrong * _MONTH_H / machine_hours if machine_hours else 0.0
     least = min(TIMES * warned.chance, _NEARLY_ALL)
     hits, wanted = len(warned.leads_ms), WARNED * warned.failures
     more = min(TIMES * warned.by_chance, _NEARLY_ALL * warned.failures)
@@ -391,6 +395,7 @@ def warning_checks(warned: Warned, acceleration: float) -> list[Check]:
             f"at least {least:.0%} of {warned.told}, {TIMES:g} times as often as by chance",
             warned.right,
             not said or warned.right >= least * warned.told,
+            f"{precision(warned.right, warned.told)}false alarms {wrong}: {rate:,.0f} in a machine's month",
             compared=warned.told if said else 0,
         ),
         Check(
@@ -468,7 +473,9 @@ def checks(scored: Scored, foretold: Foretold, machine_hours: float, acceleratio
             f"at least {scored.least:.0%} of {told}, {TIMES:g} times as often as by chance",
             right,
             told < _LEAST_TOLD or enough(right, told, scored.least),
-            f"{causes}; false alarms {scored.false}: {monthly(scored.false)}" if told else "",
+            f"{precision(right, told)}{causes}; false alarms {scored.false}: {monthly(scored.false)}"
+            if told
+            else "",
             compared=told if told >= _LEAST_TOLD else 0,
         ),
         Check(
@@ -493,7 +500,7 @@ def checks(scored: Scored, foretold: Foretold, machine_hours: float, acceleratio
             f"{foretold.true}, {foretold.times:.1f} times",
             foretold.told < LEAST_SAID
             or (foretold.true > 0 and expected(foretold.true) >= foretold.told * least),
-            f"false alarms {wrong}: {monthly(wrong)}",
+            f"{precision(foretold.true, foretold.told)}false alarms {wrong}: {monthly(wrong)}",
             compared=foretold.told if foretold.told >= LEAST_SAID else 0,
         ),
         Check(

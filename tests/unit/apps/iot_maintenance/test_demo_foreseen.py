@@ -188,7 +188,8 @@ def test_the_report_says_how_often_and_how_long_before_in_the_time_of_machines()
     scored = judge_scores(causes, scores, told, END * SECOND)
     foretold = judge_forecasts(causes, said, scores, AHEAD * SECOND, END * SECOND)
     found = {check.name: check for check in checks(scored, foretold, 720.0, 180.0)}
-    assert found["unusual values with a cause"].note == "wear 1; false alarms 1: 1 in a machine's month"
+    note = "precision 33%; wear 1; false alarms 1: 1 in a machine's month"
+    assert found["unusual values with a cause"].note == note
     # Of so few nothing is said; of as many again of either kind it is.
     assert found["unusual values with a cause"].is_empty
     many = checks(scored._replace(told=Counter({"wear": 7, "": 14})), foretold, 720.0, 180.0)[0]
@@ -199,7 +200,8 @@ def test_the_report_says_how_often_and_how_long_before_in_the_time_of_machines()
     assert (before.found, before.note) == (1, "median 30 min of a machine's life ahead")
     passed = found["limits passed that were foreseen"]
     assert (passed.found, passed.holds, passed.note) == (1, True, "median 12 min of a machine's life ahead")
-    assert found["limits foreseen that were passed"].note == "false alarms 1: 1 in a machine's month"
+    note = "precision 50%; false alarms 1: 1 in a machine's month"
+    assert found["limits foreseen that were passed"].note == note
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def plant(tmp_path: Path) -> Path:
 
 def test_failures_are_foreseen_from_the_join(plant: Path, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    invoke(
+    told = invoke(
         "azure-pdm",
         "--data",
         str(plant),
@@ -241,6 +241,7 @@ def test_failures_are_foreseen_from_the_join(plant: Path, tmp_path: Path) -> Non
     assert report["binary_f1"] > report["f1_events"]
     assert {name: c["failures"] for name, c in report["components"].items()} == {"comp1": 12, "comp2": 12}
     assert report["macro_f1"] > 0.85
+    assert "comp1: 12 failures, " in " ".join(told.split())
     scores = pd.read_csv(tmp_path / "s" / "azure_pdm.csv")
     assert len(scores) == report["steps"]
     said = scores[[c for c in scores if c.startswith("joined_")]].max(axis=1) > 0.5
