@@ -7,7 +7,7 @@ engines alone; the test engines come as events, and what the table ``remaining_l
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,8 +199,12 @@ def baseline_of(train: pd.DataFrame) -> Baseline:
 
 def features_of(engines: pd.DataFrame, baseline: Baseline) -> list[dict[str, float]]:
     """Return the features of each cycle, as the stream makes them, by a look at the table."""
+    return list(_features(engines, baseline))
+
+
+def _features(engines: pd.DataFrame, baseline: Baseline) -> Iterator[dict[str, float]]:
+    """Yield the same one by one: all of them are some hundreds of MB."""
     wanted = [name for name in (*CONDITIONS, *SENSORS) if baseline.wants(name)]
-    found = []
     for _, cycles in engines.groupby("unit", sort=True):
         columns = [cycles[name].astype(float).tolist() for name in wanted]
         life = Life(begun=_at(int(cycles["cycle"].iloc[0])))
@@ -208,8 +212,7 @@ def features_of(engines: pd.DataFrame, baseline: Baseline) -> list[dict[str, flo
             life.due = _at(cycle)
             for name, value in zip(wanted, values, strict=True):
                 life.take(name, value)
-            found.append(life.close(baseline))
-    return found
+            yield life.close(baseline)
 
 
 def examples_of(train: pd.DataFrame, features: Sequence[dict[str, float]]) -> Examples:
@@ -283,8 +286,7 @@ def evaluate(
     if len(rest) != len(units):
         raise NotCmapss(f"RUL_{subset}.txt has {len(rest)} lines for {len(units)} test engines")
     baseline = baseline_of(train)
-    features = features_of(train, baseline)
-    examples = examples_of(train, features)
+    examples = examples_of(train, features_of(train, baseline))
     ways = WAYS if ways is None else ways
     lines: list[str] = []
 
@@ -303,11 +305,13 @@ def evaluate(
             "foresight.on=true", f"foresight.baseline={kept}", f"foresight.exports={exports}",
             "spark.quick_start=true",
         ]  # fmt: skip
-        events = list(events_of(test, baseline))
         tables = ["remaining_life", "machine_features"]
-        result = run(events, settings_for(overrides), tables, engine=engine, batch=_BATCH, told=told)
+        result = run(
+            list(events_of(test, baseline)), settings_for(overrides), tables,
+            engine=engine, batch=_BATCH, told=told,
+        )  # fmt: skip
     scores = scores_of(result.rows["remaining_life"], test, dict(zip(units, rest, strict=True)))
-    differ = differing(result.rows["machine_features"], test, features_of(test, baseline))
+    differ = differing(result.rows["machine_features"], test, _features(test, baseline))
     report = _judged(scores, units)
     return (
         Report(
@@ -368,7 +372,7 @@ def scores_of(rows: Sequence[dict[str, Any]], test: pd.DataFrame, rest: dict[int
     return found.drop(columns="_merge").sort_values(["unit", "cycle"], ignore_index=True)
 
 
-def differing(rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Sequence[dict[str, float]]) -> int:
+def differing(rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Iterable[dict[str, float]]) -> int:
     """Return how many cycles have other features in the stream than by a look at the table."""
     streamed = {
         (int(row["machine_id"].removeprefix("engine")), (row["event_time_ms"] - START_MS) // HOUR_MS): dict(
