@@ -24,7 +24,7 @@ class RuleFileError(UserError):
     """A file of alarm rules cannot be read, or one of its rules is none."""
 
 
-class Limits(NamedTuple):
+class RuleLimits(NamedTuple):
     """Limits of a quantity's values, of one kind of machine.
 
     Attributes:
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
             attributes: Master data of the measuring point and its machine.
 
         >>> from millrace_apps.iot_maintenance.alarms.bounds import bounds_in
-        >>> Limits(None, 90.0, bounds_in("value > attribute('limit')")).of({"limit": "80"})
+        >>> RuleLimits(None, 90.0, bounds_in("value > attribute('limit')")).of({"limit": "80"})
         (None, 80.0)
         """
         below, above = self.below, self.above
@@ -98,7 +98,7 @@ class RuleSet:
                                                      if all(c.by_limits for c in found)}  # fmt: skip
         #: The same of one kind of machine.
         self._safe_for: dict[tuple[str, str], tuple[float, float]] = {}
-        self._limits: dict[tuple[str, str], Limits] = {}
+        self._limits: dict[tuple[str, str], RuleLimits] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         told = msgspec.json.encode([(c.rule, c.shadow) for c in compiled])
         #: The same for the same rules.
@@ -116,7 +116,7 @@ class RuleSet:
             self._safe_for[kind, quantity] = safe
         return safe[0] <= value <= safe[1]
 
-    def limits_for(self, kind: str, quantity: str) -> Limits:
+    def limits_for(self, kind: str, quantity: str) -> RuleLimits:
         """Return the limits that rules have for a quantity of a kind; rules that are only tried have none."""
         found = self._limits.get((kind, quantity))
         if found is None:
@@ -129,7 +129,7 @@ class RuleSet:
             below = max((level.below for level in levels if level.below is not None), default=None)
             above = min((level.above for level in levels if level.above is not None), default=None)
             bounds = tuple(bound for level in levels for bound in level.bounds)
-            found = self._limits[kind, quantity] = Limits(below, above, bounds)
+            found = self._limits[kind, quantity] = RuleLimits(below, above, bounds)
         return found
 
     def machine_trips(self, facts: Facts) -> bool:

@@ -115,7 +115,7 @@ def _number(node: Any, attributes: Mapping[str, str]) -> float | None:
         return float(node.value)
     if isinstance(node, syntax.Call):
         try:
-            return float(attributes[str(node.arguments[0].value)])  # type: ignore[attr-defined]
+            return float(attributes[str(node.arguments[0].value)])
         except (KeyError, ValueError):
             return None
     if isinstance(node, syntax.Unary):
