@@ -388,10 +388,9 @@ class Engine:
                     continue
                 condition = alarms.conditions[name]
                 if action.verb in HOLDS_BACK and not _may_hold_back(rule, action.role):
-                    why = _refused(condition, action, rule)
-                    self._tell(
-                        name, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action
-                    )
+                    if condition.retain:
+                        why = f"{action.verb}: {_refused(condition, action, rule)}"
+                        self._tell(name, condition, rule, "rejected", reason=why, action=action)
                 elif not _refused(condition, action, rule):
                     self._apply(name, rule, action)
             return
