@@ -237,6 +237,8 @@ class Engine:
             condition.judge(rule, facts, self.at)
             if facts.value is not None:
                 condition.value = facts.value
+                if rule.bounded:
+                    condition.limit = _limit_of(condition, rule, facts)
             if reason:
                 condition.reason = reason
             self._advance(name, condition, rule)
@@ -446,6 +448,14 @@ class Engine:
     # -- history -------------------------------------------------------------------------------
 
     @staticmethod
+    def _limit(condition: Condition, rule: CompiledRule | None) -> float | None:
+        """Return the limit of the level that an alarm has, as it is written or as its expression has it."""
+        if rule is None or not condition.level:
+            return None
+        level = rule.levels[condition.level - 1]
+        return condition.limit if level.bounds else level.limit
+
+    @staticmethod
     def _respond_by(condition: Condition, rule: CompiledRule | None) -> int | None:
         if rule is None or not condition.level or not rule.response_ms:
             return None
@@ -498,7 +508,7 @@ class Engine:
                 level,
                 SEVERITIES[condition.severity],
                 condition.value,
-                rule.levels[level - 1].limit if rule is not None and level else None,
+                self._limit(condition, rule),
                 condition.since if level else None,
                 reason or condition.reason,
                 action.operator if action is not None else "",
@@ -518,6 +528,15 @@ class Engine:
 
 #: What holds alarms back, so that it may need a reason, and may be for some roles alone.
 HOLDS_BACK: Final = frozenset({"shelve", "suppress", "out_of_service"})
+
+
+def _limit_of(condition: Condition, rule: CompiledRule, facts: Facts) -> float | None:
+    """Return what the most severe level that holds has held a value against, where that is one limit."""
+    held = [level for level, state in zip(rule.levels, condition.levels, strict=True) if state.holds]
+    if not held or len(held[-1].bounds) != 1:
+        return condition.limit
+    known = {} if facts.known is None else facts.known.attributes
+    return held[-1].bounds[0].limit({**known, **facts.attributes})
 
 
 def _may_hold_back(rule: CompiledRule, role: str) -> bool:

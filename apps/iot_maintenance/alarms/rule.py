@@ -225,6 +225,7 @@ class CompiledRule:
     """
 
     __slots__ = (
+        "bounded",
         "by_limits",
         "category",
         "escalate_ms",
@@ -267,6 +268,8 @@ class CompiledRule:
         #: Whether only limits say when it begins to hold.
         self.by_limits = all(not level.when or level.no_data_ms for level in self.levels)
         self.no_data = any(level.no_data_ms for level in self.levels)
+        #: Whether an expression holds values against a limit.
+        self.bounded = any(level.bounds for level in self.levels)
         self.names = {q: f"{rule.id}/{q}" for q in rule.quantities}
 
     def name_for(self, quantity: str) -> str:

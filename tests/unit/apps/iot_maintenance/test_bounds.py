@@ -12,6 +12,16 @@ from millrace_apps.iot_maintenance.alarms.bounds import bounds_in
 from millrace_apps.iot_maintenance.alarms.language import Facts, language
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from tests.cases import case_count
+from tests.unit.apps.iot_maintenance.monitor_cases import (
+    action,
+    driver,
+    equipment,
+    history,
+    reading,
+    rule,
+    send,
+    until,
+)
 
 
 def comparison(rnd: random.Random) -> str:
@@ -85,3 +95,26 @@ def test_the_limits_of_a_point_are_the_nearest_of_all_its_rules(seed: int) -> No
     down: Any = next((n / 10 for n in range(500, 0, -1) if trips(n / 10 - 0.05)), None)
     assert above == (None if up is None else pytest.approx(up, abs=0.06))
     assert below == (None if down is None else pytest.approx(down, abs=0.06))
+
+
+def test_an_alarm_says_the_limit_of_its_point_that_the_value_is_beyond() -> None:
+    """Two levels of a point's own limit; what holds a value against two limits says none."""
+    levels = (
+        Level("low", when="value > 0.8 * attribute('limit')"),
+        Level("high", when="value > attribute('limit')"),
+    )
+    two = AlarmRule("two", (Level(when="value > attribute('limit') or value < 10"),), quantities=("oil",))
+    target = driver(rule(*levels), two)
+    send(target, equipment(0, "pump", limit="80"), reading(1_000, 70.0), reading(2_000, 81.0))
+    send(target, action(3_000, "ack"), equipment(3_500, "pump", limit="60"), reading(4_000, 50.0))
+    send(target, reading(5_000, 61.0))
+    until(target, 6_000)
+    found = [(e.change, e.value, e.limit) for e in history(target) if e.rule_id == "hot"]
+    assert found == [
+        ("active", 70.0, pytest.approx(64.0)),
+        ("raised", 81.0, 80.0),
+        ("ack", 81.0, 80.0),
+        ("lowered", 50.0, pytest.approx(48.0)),
+        ("raised", 61.0, 60.0),
+    ]
+    assert {e.limit for e in history(target) if e.rule_id == "two"} == {None}
