@@ -396,6 +396,30 @@ def test_a_baseline_is_read_from_its_file_alone(tmp_path: Path) -> None:
         read_baseline(str(path))
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"scale": (1.0, 1.0)}, "a scale, and a number of each centre"),
+        ({"centres": ((0.0, 1.0), (10.0,))}, "a scale, and a number of each centre"),
+        ({"centres": ()}, "a scale, and a number of each centre"),
+        ({"by": (), "centres": (), "scale": ()}, "0 regimes, and what is usual in 2"),
+        ({"usual": ({},)}, "2 regimes, and what is usual in 1"),
+        ({"scale": (0.0,)}, "above 0"),
+        ({"usual": ({}, {"heat": Usual(50.0, 0.0)})}, "above 0"),
+    ],
+)
+def test_a_baseline_that_contradicts_itself_is_refused_at_the_start(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    right = Baseline(("load",), ((0.0,), (10.0,)), (1.0,), ({}, {"heat": Usual(50.0, 5.0)}))
+    path = tmp_path / "b.json"
+    path.write_bytes(msgspec.json.encode(right))
+    assert read_baseline(str(path)) == right
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(right, **change)))
+    with pytest.raises(UserError, match=f"is no baseline: .*{why}"):
+        read_baseline(str(path))
+
+
 def test_a_forecaster_without_exports_says_nothing(tmp_path: Path) -> None:
     asked = Forecaster(str(tmp_path / "none"))
     assert asked.life({}) is None
