@@ -336,7 +336,15 @@ def test_a_fault_that_is_switched_off_changes_no_other_reading() -> None:
 # Plants as plants are
 
 #: Three plants of six machines, and what goes wrong in them.
-VARIED = replace(WORN, events=60_000, machines=18, machines_per_line=3, lines_per_plant=2, variety=1)
+VARIED = replace(
+    WORN,
+    events=60_000,
+    machines=18,
+    machines_per_line=3,
+    lines_per_plant=2,
+    sensor_fault_rate=40.0,
+    variety=1,
+)
 SECOND = ".vibration.2"
 
 
