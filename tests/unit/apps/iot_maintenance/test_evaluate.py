@@ -422,6 +422,8 @@ def test_settings_that_make_no_sense_are_named() -> None:
     for override, why in (
         ("monitor.shift_starts=6", "no time of day"),
         ("monitor.shift_tz=Mars", "time zone"),
+        ("foresight.every=0", r"foresight\.every.*a step takes time"),
+        ("health.interval=0s", r"health\.interval.*an interval takes time"),
     ):
         with pytest.raises(UserError, match=why):
             load_settings(IotSettings, app="iot", overrides=[override], env={})
