@@ -114,8 +114,9 @@ def _number(node: Any, attributes: Mapping[str, str]) -> float | None:
     if isinstance(node, syntax.Literal):
         return float(node.value)
     if isinstance(node, syntax.Call):
+        asked: Any = node.arguments[0]
         try:
-            return float(attributes[str(node.arguments[0].value)])
+            return float(attributes[str(asked.value)])
         except (KeyError, ValueError):
             return None
     if isinstance(node, syntax.Unary):
