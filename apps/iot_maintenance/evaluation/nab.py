@@ -136,6 +136,8 @@ def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise NotNab(f"{path} is no list of labelled windows: it names no files")
         return {name: [(as_ms(low), as_ms(high)) for low, high in of] for name, of in found.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise NotNab(f"{path} is no list of labelled windows: {error}") from None

@@ -239,6 +239,14 @@ def test_what_is_no_series_is_one_clear_line(tmp_path: Path, content: str, says:
 def test_a_folder_without_windows_or_series_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotNab, match="no list of labelled windows"):
         read_folder(tmp_path)
+    for text, why in (
+        ("[1, 2]", "names no files"),
+        ('{"a": [1]}', "no list"),
+        ('{"a": [["x", "y"]]}', "no list"),
+    ):
+        (tmp_path / "combined_windows.json").write_text(text)
+        with pytest.raises(NotNab, match=why):
+            read_folder(tmp_path)
     (tmp_path / "combined_windows.json").write_text("{}")
     with pytest.raises(NotNab, match="has no FOLDER"):
         read_folder(tmp_path)
