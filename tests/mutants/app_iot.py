@@ -1233,6 +1233,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "demo of iot: what comes after a failure came before it",
+        f"{_APP}/evaluation/demo_health.py",
+        "if one.begin <= at < one.end]",
+        "if one.begin <= at]",
+        "a machine is out of normal before it fails",
+        (f"{_TESTS}/test_demo_health.py",),
+    ),
+    Mutant(
         "iot: limits in expressions are crossed from the other side",
         f"{_APP}/alarms/bounds.py",
         "            yield Bound(side if negated else _OTHER[side], node.left)\n",
