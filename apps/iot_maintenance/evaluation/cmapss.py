@@ -157,7 +157,7 @@ def _numbers(engines: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = engines.apply(pd.to_numeric, errors="coerce")
+    found: pd.DataFrame = engines.apply(pd.to_numeric, errors="coerce")
     for column in COLUMNS:
         values = found[column].to_numpy(dtype=float)
         wrong = ~np.isfinite(values)
