@@ -20,7 +20,7 @@ from millrace.time import NEVER, ms
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT
 from millrace_apps.iot_maintenance.alarms.record import AlarmEvent
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
-from millrace_apps.iot_maintenance.evaluation import demo_causes, demo_foreseen
+from millrace_apps.iot_maintenance.evaluation import demo_causes, demo_foreseen, demo_health
 from millrace_apps.iot_maintenance.processes.quality import LEARN
 from millrace_apps.iot_maintenance.settings import IotSettings, monitoring
 
@@ -51,6 +51,11 @@ LEARNING: Final = (
 #: The champion that failures are foreseen with, learned before on other worlds
 #: (``python -m millrace_apps.benchmarks.iot_demo_models``): a minute is too short to learn it in.
 MODELS: Final = Path(__file__).with_name("demo_models")
+#: What is normal for machines, learned there of worlds in which nothing is wrong, and in which intervals they
+#: are held against it, ms: longer than the slowest sensor waits, four minutes of a machine's life.
+NORMAL: Final = MODELS / "normal.json"
+TOGETHER_MS: Final = 1_500
+WELL: Final = (f"health.charts={NORMAL}", f"health.interval={TOGETHER_MS}ms")
 #: A step is three minutes of a machine's life.
 LOOKING: Final = ("foresight.on=true", "foresight.every=1s", f"foresight.exports={MODELS}")
 #: What the checks call the topic of forecasts.
@@ -80,7 +85,7 @@ def settings(run_id: str) -> list[str]:
     topics = [name for name in type(names).model_fields if name != "partitions" and getattr(names, name)]
     own = [f"topics.{t}={getattr(names, t)}.demo-{run_id}" for t in topics] if run_id else []
     # On a busy machine the generator's streams come further apart than a plant's.
-    return [*own, "monitor.grace=30s", "stream.out_of_orderness=1s", *LEARNING, *LOOKING]
+    return [*own, "monitor.grace=30s", "stream.out_of_orderness=1s", *LEARNING, *LOOKING, *WELL]
 
 
 def generate(run: DemoRun) -> Sequence[str]:
@@ -195,7 +200,7 @@ def checks(run: DemoRun, ledger: ReadLedger, alarm_ids: set[str]) -> list[Check]
         *_happenings(run, ledger.truths, first, history, liveness, last),
         *demo_causes.checks(judged, lived_h, ACCELERATION),
         *_foreseen(run, ledger.truths, readings, last, lived_h),
-        *_warnings(run, ledger.truths, rules, warnings, first, last),
+        *_warnings(run, ledger.truths, rules, warnings, first, last, lived_h),
     ]
 
 
@@ -206,6 +211,7 @@ def _warnings(
     history: Sequence[dict[str, Any]],
     readings: Sequence[dict[str, Any]],
     last: int,
+    lived_h: float,
 ) -> list[Check]:
     """Return the checks of alarms of what is foreseen."""
     risks = app_rows(run.folder, "risks", ["machine_id", "component", "event_time_ms", "probability"])
@@ -217,26 +223,29 @@ def _warnings(
     return [
         same("steps with risks = steps", {(r["machine_id"], r["event_time_ms"]) for r in steps}, looked),
         demo_foreseen.raised_as_told(rules, risks, history),
-        *demo_foreseen.warning_checks(warned, ACCELERATION),
+        *demo_foreseen.warning_checks(warned, lived_h, ACCELERATION),
     ]
 
 
 def _foreseen(
     run: DemoRun, truths: Sequence[WorldTruth], readings: list[dict[str, Any]], last: int, lived_h: float
 ) -> list[Check]:
-    """Return the checks of scores and forecasts."""
+    """Return the checks of scores, forecasts, and what sensors say together."""
     key = ["machine_id", "quantity", "subject", "event_time_ms"]
-    scores = app_rows(run.folder, "scores", [*key, "score"])
-    told = app_rows(run.folder, "anomalies", [*key, "score"])
+    scores = app_rows(run.folder, "scores", [*key, "sensor_id", "score"])
+    told = app_rows(run.folder, "anomalies", [*key, "sensor_id", "score"])
     newest = app_rows(run.folder, "forecasts", [*key, "side", "in_h"])
     said = [msgspec.json.decode(value) for value in run.told.get(FORECASTS, ())]
     causes = demo_foreseen.Causes(truths, readings, last)
     ahead_ms = ms(run.settings.forecast.ahead)
     scored = demo_foreseen.judge_scores(causes, scores, told, last)
     foretold = demo_foreseen.judge_forecasts(causes, said, scores, ahead_ms, last)
+    together = app_rows(run.folder, "machine_health", ["machine_id", "event_time_ms", "score"])
+    well = demo_health.judge_health(causes, together, last)
     return [
         *demo_foreseen.consistent(scores, told, run.settings.scores.threshold, said, newest),
         *demo_foreseen.checks(scored, foretold, lived_h, ACCELERATION),
+        *demo_health.health_checks(well, lived_h, ACCELERATION),
     ]
 
 

@@ -192,6 +192,13 @@ class HealthSettings(Section):
         description="folder of the exported models; unset: that of the registry under storage.root",
     )
 
+    @field_validator("interval")
+    @classmethod
+    def _takes_time(cls, value: timedelta) -> timedelta:
+        if value <= timedelta(0):
+            raise ValueError("an interval takes time, e.g. 1m")
+        return value
+
 
 def _minutes(text: str) -> tuple[int, ...]:
     found = []

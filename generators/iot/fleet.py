@@ -109,7 +109,7 @@ class SensorFault:
 
 
 class Sensor:
-    """A sensor; ``fault`` is what is wrong with it now."""
+    """A sensor; ``fault`` is what is wrong with it now, ``second`` the one of its quantity beside it."""
 
     __slots__ = (
         "exceeding",
@@ -121,6 +121,7 @@ class Sensor:
         "offset",
         "phase_ms",
         "prefix",
+        "second",
         "sensor_id",
     )
 
@@ -135,6 +136,7 @@ class Sensor:
         self.last: float | None = None
         self.fault: SensorFault | None = None
         self.exceeding: Truth | None = None
+        self.second: Sensor | None = None
 
 
 class Machine:
@@ -260,6 +262,9 @@ class Fleet:
             sensor.gain = 0.98 + 0.04 * uniform
             sensor.offset = sensor.model.noise * (uniform * 1000 % 1.0 - 0.5)
             sensor.prefix = f"{self.run}-{number:06d}.{sensor.index}-"
+            if has_second(machine, sensor, profile.variety):
+                second = sensor.second = Sensor(sensor.model, sensor.index, machine.machine_id)
+                second.sensor_id, second.prefix = second_of(sensor), f"{sensor.prefix}b"
         self.machines.append(machine)
 
     def _build_in(self, component: Component, machine: Machine, profile: IotProfile) -> None:

@@ -18,9 +18,7 @@ from millrace_apps.generators.iot.fleet import (
     Machine,
     Plant,
     Sensor,
-    has_second,
     registered,
-    second_of,
 )
 from millrace_apps.generators.iot.laws import DAY_MS
 from millrace_apps.generators.iot.machines import Life
@@ -121,6 +119,8 @@ class _Simulation:
             ambient, effects, severity = machine.plant.ambient, machine.effects, machine.severity
             for sensor in machine.due[slot]:
                 deviate = NORMAL[int(noise_draw() * _STEPS)]
+                second = sensor.second
+                other = 0.0 if second is None else NORMAL[int(noise_draw() * _STEPS)]
                 at_ms = int(now + sensor.phase_ms)
                 if agenda.next_ms <= at_ms:
                     yield from agenda.happen(at_ms)
@@ -137,26 +137,29 @@ class _Simulation:
                 read: float | None = signal
                 unit = model.unit
                 truths: tuple[Truth, ...] = ()
+                out = True
                 if sensor.fault is not None:
                     out, read, unit, truths = distort(sensor, sensor.fault, signal, deviate, at_ms)
-                    if not out:
-                        continue
-                if value > model.high or value < model.low or sensor.exceeding is not None:
-                    truths += self._exceed(sensor, machine, value, at_ms)
-                if varied and read is not None:
-                    read = _as_shown(model.quantity, read, machine.on)
-                event = Reading(
-                    f"{sensor.prefix}{tick}", sensor.sensor_id, machine.machine_id, gateway.gateway_id,
-                    model.quantity, read if read is None else round(read, 3), unit, at_ms,
-                )  # fmt: skip
-                yield Simulated("readings", machine.machine_id, event, at_ms, truths)
-                if varied and has_second(machine, sensor, varied):
-                    other = 0.9 * value + model.noise * NORMAL[int(noise_draw() * _STEPS)]
+                if out:
+                    if value > model.high or value < model.low or sensor.exceeding is not None:
+                        truths += self._exceed(sensor, machine, value, at_ms)
+                    if varied and read is not None:
+                        read = _as_shown(model.quantity, read, machine.on)
                     event = Reading(
-                        f"{sensor.prefix}{tick}b", second_of(sensor), machine.machine_id, gateway.gateway_id,
-                        model.quantity, round(other, 3), model.unit, at_ms,
+                        f"{sensor.prefix}{tick}", sensor.sensor_id, machine.machine_id, gateway.gateway_id,
+                        model.quantity, read if read is None else round(read, 3), unit, at_ms,
                     )  # fmt: skip
-                    yield Simulated("readings", machine.machine_id, event, at_ms)
+                    yield Simulated("readings", machine.machine_id, event, at_ms, truths)
+                if second is not None:
+                    value *= 0.9
+                    truths = ()
+                    if value > model.high or value < model.low or second.exceeding is not None:
+                        truths = self._exceed(second, machine, value, at_ms)
+                    event = Reading(
+                        f"{sensor.prefix}{tick}b", second.sensor_id, machine.machine_id, gateway.gateway_id,
+                        model.quantity, round(value + model.noise * other, 3), model.unit, at_ms,
+                    )  # fmt: skip
+                    yield Simulated("readings", machine.machine_id, event, at_ms, truths)
 
     def _beat(self, machine: Machine, number: int, at_ms: int, truths: tuple[Truth, ...]) -> Simulated:
         machine_id, gateway_id = machine.machine_id, machine.gateway.gateway_id

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from millrace.errors import UserError
 from millrace.rules import Entry
+from millrace_apps.iot_maintenance.alarms.bounds import Bound
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
 from millrace_apps.iot_maintenance.state.assets import quantity_of
@@ -21,6 +22,41 @@ from millrace_apps.iot_maintenance.state.assets import quantity_of
 
 class RuleFileError(UserError):
     """A file of alarm rules cannot be read, or one of its rules is none."""
+
+
+class RuleLimits(NamedTuple):
+    """Limits of a quantity's values, of one kind of machine.
+
+    Attributes:
+        below: The largest one that a value may fall below; ``None``: there is none.
+        above: The least one that it may rise above.
+        bounds: Those that hang on master data.
+    """
+
+    below: float | None
+    above: float | None
+    bounds: tuple[Bound, ...]
+
+    def of(self, attributes: Mapping[str, str]) -> tuple[float | None, float | None]:
+        """Return both limits where master data say so.
+
+        Args:
+            attributes: Master data of the measuring point and its machine.
+
+        >>> from millrace_apps.iot_maintenance.alarms.bounds import bounds_in
+        >>> RuleLimits(None, 90.0, bounds_in("value > attribute('limit')")).of({"limit": "80"})
+        (None, 80.0)
+        """
+        below, above = self.below, self.above
+        for bound in self.bounds:
+            limit = bound.limit(attributes)
+            if limit is None:
+                continue
+            if bound.side == "above":
+                above = limit if above is None else min(above, limit)
+            else:
+                below = limit if below is None else max(below, limit)
+        return below, above
 
 
 class RuleSet:
@@ -62,6 +98,7 @@ class RuleSet:
                                                      if all(c.by_limits for c in found)}  # fmt: skip
         #: The same of one kind of machine.
         self._safe_for: dict[tuple[str, str], tuple[float, float]] = {}
+        self._limits: dict[tuple[str, str], RuleLimits] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         told = msgspec.json.encode([(c.rule, c.shadow) for c in compiled])
         #: The same for the same rules.
@@ -78,6 +115,22 @@ class RuleSet:
             safe = _safe(rules) if all(c.by_limits for c in rules) else _NOWHERE
             self._safe_for[kind, quantity] = safe
         return safe[0] <= value <= safe[1]
+
+    def limits_for(self, kind: str, quantity: str) -> RuleLimits:
+        """Return the limits that rules have for a quantity of a kind; rules that are only tried have none."""
+        found = self._limits.get((kind, quantity))
+        if found is None:
+            levels = [
+                level
+                for rule in self.of.get(quantity, ())
+                if not rule.shadow and (not rule.kinds or kind in rule.kinds)
+                for level in rule.levels
+            ]
+            below = max((level.below for level in levels if level.below is not None), default=None)
+            above = min((level.above for level in levels if level.above is not None), default=None)
+            bounds = tuple(bound for level in levels for bound in level.bounds)
+            found = self._limits[kind, quantity] = RuleLimits(below, above, bounds)
+        return found
 
     def machine_trips(self, facts: Facts) -> bool:
         """Return whether any rule over a whole machine begins to hold."""

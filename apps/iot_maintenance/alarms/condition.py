@@ -61,6 +61,7 @@ class Condition(msgspec.Struct, array_like=True):
         first: It was the first of its group.
         value: The last value that was judged.
         reason: What is wrong, for sensors.
+        limit: What the expression of the level that holds last held the value against.
     """
 
     levels: list[LevelState]
@@ -82,6 +83,7 @@ class Condition(msgspec.Struct, array_like=True):
     first: bool = False
     value: float | None = None
     reason: str = ""
+    limit: float | None = None
 
     @property
     def retain(self) -> bool:

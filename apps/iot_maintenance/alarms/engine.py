@@ -34,6 +34,7 @@ class Alarms(msgspec.Struct, array_like=True):
         suppressed_until: All alarms are suppressed by an operator until then, ms; 0: not.
         ahead: Alarm → time (ms) and number of its last row, if the stream's clock brought it and the entity's
             own is not there yet.
+        suppressed_as: As what the operator acted who has suppressed all alarms.
     """
 
     conditions: dict[str, Condition] = {}
@@ -45,6 +46,7 @@ class Alarms(msgspec.Struct, array_like=True):
     acted_at: int = -1
     suppressed_until: int = 0
     ahead: dict[str, tuple[int, int]] = {}
+    suppressed_as: str = ""
 
     def place(self, name: str, at: int, *, is_ahead: bool) -> tuple[int, int]:
         """Return time (ms) and number of an alarm's next row, which is never before its last one.
@@ -235,6 +237,8 @@ class Engine:
             condition.judge(rule, facts, self.at)
             if facts.value is not None:
                 condition.value = facts.value
+                if rule.bounded:
+                    condition.limit = _limit_of(condition, rule, facts)
             if reason:
                 condition.reason = reason
             self._advance(name, condition, rule)
@@ -260,7 +264,8 @@ class Engine:
     def _new(self, name: str, rule: CompiledRule) -> Condition:
         self.alarms.rules = self.rules.version
         condition = self.alarms.conditions[name] = new_condition(rule)
-        if self.alarms.suppressed_until > self.at:  # else it was over before there was this alarm
+        is_held = self.alarms.suppressed_until > self.at  # else it was over before there was this alarm
+        if is_held and _may_hold_back(rule, self.alarms.suppressed_as):
             condition.suppressed_until = self.alarms.suppressed_until
         return condition
 
@@ -378,11 +383,17 @@ class Engine:
             if action.verb in ("suppress", "unsuppress"):
                 until = self.at + action.duration_ms if action.duration_ms > 0 else NEVER
                 alarms.suppressed_until = until if action.verb == "suppress" else 0
+                alarms.suppressed_as = action.role
             for name in sorted(alarms.conditions):
                 rule = self.rules.rule_of(name)
                 if rule is None:
                     continue
-                if not _refused(alarms.conditions[name], action, rule):
+                condition = alarms.conditions[name]
+                if action.verb in HOLDS_BACK and not _may_hold_back(rule, action.role):
+                    if condition.retain:
+                        why = f"{action.verb}: {_refused(condition, action, rule)}"
+                        self._tell(name, condition, rule, "rejected", reason=why, action=action)
+                elif not _refused(condition, action, rule):
                     self._apply(name, rule, action)
             return
         rule = self.rules.rule_of(action.alarm)
@@ -437,6 +448,14 @@ class Engine:
     # -- history -------------------------------------------------------------------------------
 
     @staticmethod
+    def _limit(condition: Condition, rule: CompiledRule | None) -> float | None:
+        """Return the limit of the level that an alarm has, as it is written or as its expression has it."""
+        if rule is None or not condition.level:
+            return None
+        level = rule.levels[condition.level - 1]
+        return condition.limit if level.bounds else level.limit
+
+    @staticmethod
     def _respond_by(condition: Condition, rule: CompiledRule | None) -> int | None:
         if rule is None or not condition.level or not rule.response_ms:
             return None
@@ -489,7 +508,7 @@ class Engine:
                 level,
                 SEVERITIES[condition.severity],
                 condition.value,
-                rule.levels[level - 1].limit if rule is not None and level else None,
+                self._limit(condition, rule),
                 condition.since if level else None,
                 reason or condition.reason,
                 action.operator if action is not None else "",
@@ -511,6 +530,20 @@ class Engine:
 HOLDS_BACK: Final = frozenset({"shelve", "suppress", "out_of_service"})
 
 
+def _limit_of(condition: Condition, rule: CompiledRule, facts: Facts) -> float | None:
+    """Return what the most severe level that holds has held a value against, where that is one limit."""
+    held = [level for level, state in zip(rule.levels, condition.levels, strict=True) if state.holds]
+    if not held or len(held[-1].bounds) != 1:
+        return condition.limit
+    known = {} if facts.known is None else facts.known.attributes
+    return held[-1].bounds[0].limit({**known, **facts.attributes})
+
+
+def _may_hold_back(rule: CompiledRule, role: str) -> bool:
+    """Return whether somebody who acts as ``role`` may hold alarms of a rule back."""
+    return not rule.rule.roles or role in rule.rule.roles
+
+
 def _refused(
     condition: Condition, action: Action, rule: CompiledRule | None = None, *, reasons: bool = False
 ) -> str:
@@ -519,7 +552,7 @@ def _refused(
     if verb in HOLDS_BACK:
         if reasons and not action.comment.strip():
             return "it needs a reason"
-        if rule is not None and rule.rule.roles and action.role not in rule.rule.roles:
+        if rule is not None and not _may_hold_back(rule, action.role):
             return f"only {', '.join(rule.rule.roles)} may do that"
     if verb == "ack" and condition.acked:
         return "it is acknowledged, or there is nothing to acknowledge"

@@ -18,6 +18,7 @@ from msgspec import Meta
 from millrace.errors import UserError
 from millrace.rules import Language, RuleError
 from millrace.time.durations import to_ms
+from millrace_apps.iot_maintenance.alarms.bounds import bounds_in
 from millrace_apps.iot_maintenance.alarms.language import WINDOW_NAMES, Facts, Source, language
 from millrace_apps.iot_maintenance.alarms.schedule import Schedule
 
@@ -140,6 +141,7 @@ class CompiledLevel:
     __slots__ = (
         "above",
         "below",
+        "bounds",
         "level",
         "limit",
         "no_data_ms",
@@ -167,6 +169,8 @@ class CompiledLevel:
         self.when, self.until = (None if c is None else c.holds for c in asked)
         uses = [use for condition in asked if condition is not None for use in condition.uses]
         self.windows = frozenset(use.arguments[1] for use in uses if use.name in WINDOW_NAMES)
+        #: Limits that its expression holds values against.
+        self.bounds = bounds_in(level.when) if level.when and rule.source == "reading" else ()
         self.no_data_ms = to_ms(level.no_data)
         self.on_delay_ms, self.off_delay_ms = to_ms(level.on_delay), to_ms(level.off_delay)
         self.repeat = level.repeat.count if level.repeat else 0
@@ -221,6 +225,7 @@ class CompiledRule:
     """
 
     __slots__ = (
+        "bounded",
         "by_limits",
         "category",
         "escalate_ms",
@@ -263,6 +268,8 @@ class CompiledRule:
         #: Whether only limits say when it begins to hold.
         self.by_limits = all(not level.when or level.no_data_ms for level in self.levels)
         self.no_data = any(level.no_data_ms for level in self.levels)
+        #: Whether an expression holds values against a limit.
+        self.bounded = any(level.bounds for level in self.levels)
         self.names = {q: f"{rule.id}/{q}" for q in rule.quantities}
 
     def name_for(self, quantity: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.dashboard.data import AppData
@@ -25,6 +25,7 @@ _ALARM: Final = (
     "shelved", "suppressed", "out_of_service", "announced", "shadow", "value", "limit", "active_since_ms",
     "reason", "title", "plant_id", "line_id",
 )  # fmt: skip
+_AGES: Final = ("alarm_id", "active", "announced", "shelved", "shadow", "active_since_ms")
 _SHIFT: Final = (
     "machine_id", "shift", "shift_start_ms", "shift_end_ms", "planned_ms", "operating_ms", "down_ms",
     "failures", "produced", "rejected", "availability", "performance", "quality", "oee", "mtbf_h", "mttr_h",
@@ -121,6 +122,7 @@ class AlarmWindows(NamedTuple):
         chattering: Alarms that chattered in them.
         stale: Alarms that were active for more than 24 hours, as last told by each plant.
         standing: Alarms that were active, as last told by each plant.
+        severities: Severity → alarms of it.
     """
 
     starts: Sequence[int]
@@ -130,6 +132,7 @@ class AlarmWindows(NamedTuple):
     chattering: set[str]
     stale: set[str]
     standing: int
+    severities: Counter[str]
 
 
 def alarm_windows(data: AppData) -> AlarmWindows | None:
@@ -145,7 +148,7 @@ def _day_of(rows: Sequence[Row]) -> AlarmWindows | None:
     last = max(r["start_ms"] for r in windows)
     first = max(min(r["start_ms"] for r in windows), last - DAY_MS + WINDOW_MS)
     starts = range(first, last + 1, WINDOW_MS)
-    found = AlarmWindows(starts, {}, 0, Counter(), set(), set(), 0)
+    found = AlarmWindows(starts, {}, 0, Counter(), set(), set(), 0, Counter())
     newest: dict[str, Row] = {}
     floods = 0
     for row in sorted(windows, key=lambda r: r["start_ms"]):
@@ -158,10 +161,35 @@ def _day_of(rows: Sequence[Row]) -> AlarmWindows | None:
         floods += row["flood"]
         found.top.update(as_dict(row["top"]))
         found.chattering.update(row["chattering"])
+        for severity, share in as_dict(row["by_severity"]).items():
+            found.severities[severity] += round(share * row["alarms"])
         newest[plant] = row
     for row in newest.values():
         found.stale.update(row["stale"])
     return found._replace(floods=floods, standing=sum(row["standing"] for row in newest.values()))
+
+
+def stale(data: AppData, told: Iterable[str], now_ms: int) -> set[str]:
+    """Return the alarms that are active for more than 24 hours, shelved or not.
+
+    A plant tells of those in the windows in which something happens; of one in which nothing else does it is
+    known by when its alarms became active.
+
+    Args:
+        data: The app's data.
+        told: Those that plants have told of last; what is over since is left out.
+        now_ms: How far the events are, ms.
+    """
+    table = data.table("alarms")
+    rows: list[Row] = [] if table is None else table.once("ages", lambda t: t.all(_AGES).to_pylist())
+    active = {row["alarm_id"]: row["active"] for row in rows}
+    found = {name for name in told if active.get(name, True)}
+    for row in rows:
+        since = row["active_since_ms"]
+        counts = row["active"] and not row["shadow"] and (row["announced"] or row["shelved"])
+        if counts and since is not None and now_ms - since > DAY_MS:
+            found.add(row["alarm_id"])
+    return found
 
 
 class Shift(NamedTuple):

@@ -7,19 +7,16 @@ against: numbers, master data (``attribute('limit')``), and what is reckoned of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import as_dict
 from millrace.errors import UserError
-from millrace.rules import syntax
-from millrace.rules.errors import RuleError
-from millrace.rules.parser import parse
 from millrace_apps.iot_maintenance.alarms.book import RuleBook, read_rules
+from millrace_apps.iot_maintenance.alarms.bounds import limits_in
 from millrace_apps.iot_maintenance.contracts.events import Equipment
 from millrace_apps.iot_maintenance.dashboard.data import Row
 from millrace_apps.iot_maintenance.state.assets import quantity_of, subject_of
@@ -27,9 +24,6 @@ from millrace_apps.iot_maintenance.state.assets import quantity_of, subject_of
 if TYPE_CHECKING:
     from millrace_apps.iot_maintenance.alarms.rule import AlarmRule
 
-#: What a limit is of, in expressions.
-_OF_VALUES: Final = frozenset({"mean", "lowest", "highest"})
-_SIGNS: Final = frozenset({">", ">=", "<", "<="})
 #: So many records of master data are looked through for those of a machine, from the newest back.
 _MASTER_DATA: Final = 2_000
 
@@ -120,66 +114,3 @@ def _newest(values: Iterator[bytes | None]) -> dict[str, Equipment]:
         if before is None or before.event_time_ms <= said.event_time_ms:
             found[said.machine_id] = said
     return found
-
-
-def limits_in(when: str, attributes: Mapping[str, str]) -> set[float]:
-    """Return what an expression holds values against.
-
-    Args:
-        when: The expression.
-        attributes: Master data of the point and its machine.
-
-    >>> sorted(limits_in("value > 0.9 * attribute('limit') or mean(value, 30 min) > 60", {"limit": "80"}))
-    [60.0, 72.0]
-    >>> limits_in("attribute('limit') < value and rate > 5", {})
-    set()
-    """
-    try:
-        return {limit for limit in _found(parse(when), attributes) if isfinite(limit)}
-    except RuleError:
-        return set()
-
-
-def _found(node: Any, attributes: Mapping[str, str]) -> Iterator[float]:
-    if isinstance(node, syntax.Logic):
-        for part in node.parts:
-            yield from _found(part, attributes)
-    elif isinstance(node, syntax.Unary):
-        yield from _found(node.of, attributes)
-    elif isinstance(node, syntax.Binary) and node.sign in _SIGNS:
-        for one, other in ((node.left, node.right), (node.right, node.left)):
-            if _is_value(one) and (limit := _number(other, attributes)) is not None:
-                yield limit
-    elif isinstance(node, syntax.Between) and _is_value(node.of):
-        for end in (node.low, node.high):
-            if (limit := _number(end, attributes)) is not None:
-                yield limit
-
-
-def _is_value(node: Any) -> bool:
-    if isinstance(node, syntax.Call):
-        return node.name in _OF_VALUES and bool(node.arguments) and _is_value(node.arguments[0])
-    return isinstance(node, syntax.Name) and node.name == "value"
-
-
-def _number(node: Any, attributes: Mapping[str, str]) -> float | None:
-    """Return what a part of an expression comes to, ``None`` where it hangs on more than master data."""
-    if isinstance(node, syntax.Literal):
-        return float(node.value) if isinstance(node.value, int | float) else None
-    if isinstance(node, syntax.Call) and node.name == "attribute" and node.arguments:
-        name = node.arguments[0]
-        try:
-            return float(attributes[str(name.value)]) if isinstance(name, syntax.Literal) else None
-        except (KeyError, ValueError):
-            return None
-    if isinstance(node, syntax.Unary) and node.sign == "-":
-        found = _number(node.of, attributes)
-        return None if found is None else -found
-    if isinstance(node, syntax.Binary):
-        one, other = _number(node.left, attributes), _number(node.right, attributes)
-        if one is None or other is None:
-            return None
-        if node.sign == "/":
-            return one / other if other else None
-        return {"+": one + other, "-": one - other, "*": one * other}.get(node.sign)
-    return None

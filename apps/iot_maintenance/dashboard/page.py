@@ -9,7 +9,7 @@ from typing import Final
 from millrace.dashboard.common_panels import rate_now
 from millrace.dashboard.data import AppData
 from millrace.dashboard.page import DashboardPage, Detail, Panel
-from millrace.dashboard.values import bounded, median
+from millrace.dashboard.values import bounded, median, ratio
 from millrace.dashboard.views import (
     Bar,
     Bars,
@@ -36,6 +36,7 @@ from millrace_apps.iot_maintenance.dashboard.data import (
     alarms,
     shifts,
     silent,
+    stale,
     state_of,
 )
 from millrace_apps.iot_maintenance.dashboard.machine import asset
@@ -194,6 +195,13 @@ def alarm_kpis(data: AppData) -> View | None:
     number = len(windows.starts) * len(windows.counts)
     rate = sum(sum(counts) for counts in windows.counts.values()) / number
     plant, peak = max(((p, max(c)) for p, c in windows.counts.items()), key=lambda pair: pair[1])
+    total = sum(sum(counts) for counts in windows.counts.values())
+    most = sum(n for _, n in best(windows.top.items(), 10))
+    newest = dashboard_fleet.newest_of_machines(data, "readings", ("status", "kind"))
+    now = max((row["event_time_ms"] for row in newest.values()), default=windows.starts[-1])
+    old = stale(data, windows.stale, now)
+    of_each = [(severity, windows.severities[severity]) for severity in SEVERITIES]
+    shares = [f"{severity} {n / total:.0%}".replace("%", " %") for severity, n in of_each if n]
     return Numbers(
         (
             Number(label="alarms in 10 min", value=round(rate, 2), note="mean per plant; one is acceptable",
@@ -204,9 +212,12 @@ def alarm_kpis(data: AppData) -> View | None:
                    note=f"more than {FLOOD} in 10 min", tone="bad" if windows.floods else "good"),
             Number(label="chattering", value=len(windows.chattering), kind="count", note="alarms",
                    tone="warn" if windows.chattering else "good"),
-            Number(label="stale", value=len(windows.stale), kind="count", note="active for over 24 h",
-                   tone="warn" if windows.stale else "good"),
+            Number(label="stale", value=len(old), kind="count", note="active for over 24 h",
+                   tone="warn" if old else "good"),
             Number(label="standing", value=windows.standing, kind="count", note="at the end of the window"),
+            Number(label="ten most frequent", value=ratio(most, total), kind="share", note="of all alarms"),
+            Number(label="priorities", value=", ".join(shares), kind="text",
+                   note="about 80, 15 and 5 % are wanted, from low to high"),
         )
     )  # fmt: skip
 

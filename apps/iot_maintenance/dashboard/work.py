@@ -106,6 +106,7 @@ def do_plan(data: AppData, values: Mapping[str, str]) -> str:
             duration_ms=to_ms(values["for"]) if values["for"] else 0,
             comment=values["note"],
             suppress=values["alarms"] == "suppress",
+            role=values.get("role", ""),
         )
 
     return _send(data, make, f"work on {values['component']} of {values['machine']} is sent")
@@ -143,7 +144,7 @@ ACTIONS: Final = (
          Field("for", "For how long", required=False, hint="2h; nothing: an hour"),
          Field("alarms", "The machine's alarms meanwhile", required=False, hint="as ever",
                choices={"suppress": "are suppressed"}),
-         _NOTE, _BY),
+         _NOTE, _ROLE, _BY),
         do_plan, about="Plans the replacement of a component, or moves it; it is done when that is reported.",
     ),
     Action("unplan", "Cancel", (_MACHINE, _COMPONENT, _NOTE, _BY), do_unplan,

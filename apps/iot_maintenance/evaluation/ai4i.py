@@ -8,6 +8,7 @@ is found where the alarm is active in its minute.
 from __future__ import annotations
 
 import csv
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,8 @@ COLUMNS: Final = {
     "Torque [Nm]": ("torque", "Nm"),
     "Tool wear [min]": ("wear", "min"),
 }
+#: Type of a product → wear times torque that overstrains its machine, min Nm.
+_TYPES: Final = {"L": 11_000, "M": 12_000, "H": 13_000}
 _POWER: Final = "torque * speed * 2 * 3.141592653589793 / 60"
 #: Failure mode → expression, after the documentation of the data set (Matzka 2020).
 MODES: Final = {
@@ -82,16 +85,23 @@ def read_products(path: Path) -> list[dict[str, str]]:
     """Return the rows of the file.
 
     Raises:
-        NotAi4i: It cannot be read, or lacks columns.
+        NotAi4i: It cannot be read, lacks columns, or has a product without its numbers.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise NotAi4i(f"{path} cannot be read: {error}") from None
     missing = {"UDI", "Type", *COLUMNS, *MODES} - set(rows[0] if rows else ())
     if missing:
         raise NotAi4i(f"{path} has no column {sorted(missing)[0]!r}: it is not AI4I 2020")
+    for number, row in enumerate(rows, start=2):
+        try:
+            values = [float(int(row["UDI"])), *(float(row[column]) for column in COLUMNS)]
+        except (TypeError, ValueError):
+            values = [math.nan]
+        if not all(map(math.isfinite, values)) or row["Type"] not in _TYPES:
+            raise NotAi4i(f"{path}, line {number}: a product has a number, a type (L, M, H) and five values")
     return rows
 
 
@@ -126,7 +136,7 @@ def _implied(row: dict[str, str], mode: str) -> bool:
     if mode == "PWF":
         power = torque * speed * 2 * 3.141592653589793 / 60
         return power < 3500 or power > 9000
-    return wear * torque > {"L": 11000, "M": 12000, "H": 13000}[row["Type"]]
+    return wear * torque > _TYPES[row["Type"]]
 
 
 def evaluate(path: Path, *, engine: Engine, told: Callable[[int, int], None]) -> dict[str, ModeReport]:

@@ -7,6 +7,7 @@ file; where its clock goes back or stands still, a row is a millisecond after th
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from millrace.operators import novelty
 from millrace.operators.anomaly import Novelty
 from millrace_apps.iot_maintenance.contracts.events import Reading
-from millrace_apps.iot_maintenance.evaluation.nab import NotNab, as_ms, read_windows
+from millrace_apps.iot_maintenance.evaluation.nab import NotNab, as_ms, name_of, read_windows
 from millrace_apps.iot_maintenance.evaluation.nab_baselines import BASELINES
 from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
     Judge,
@@ -150,13 +151,13 @@ def read_rows(path: Path, windows: Sequence[tuple[int, int]]) -> Rows:
     Raises:
         NotNab: It cannot be read, or has no timestamps and values.
     """
-    name = f"{path.resolve().parent.name}/{path.name}"
+    name = name_of(path)
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             found = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]
         stamps, values = [stamp for stamp, _ in found], [value for _, value in found]
         told = [as_ms(stamp) for stamp in stamps]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise NotNab(f"{path} is no series of timestamp and value: {error}") from None
     if not found or not all(map(math.isfinite, values)):
         raise NotNab(f"{path} has {'values that are no numbers' if found else 'no values'}")
@@ -192,7 +193,7 @@ def read_folder(data: Path) -> list[Rows]:
         raise NotNab(f"{root} has no FOLDER/FILE.csv")
     found = []
     for path in files:
-        name = f"{path.parent.name}/{path.name}"
+        name = name_of(path)
         if name not in labelled:
             raise NotNab(f"{data / WINDOWS} has no entry {name}")
         found.append(read_rows(path, labelled[name]))
@@ -220,9 +221,11 @@ def evaluate(
         The report, the score of each row by series, and the series.
 
     Raises:
-        NotNab: The folder has no series, or no windows.
+        NotNab: There are no series, or no windows; or one folder only, where others are to be chosen on.
     """
     series = read_folder(data)
+    if nested:
+        _others_are_needed(series)
     scores, seconds = stream(series, engine=engine, told=told)
     report = judge(series, scores, SHIPPED if threshold is None else threshold, engine, seconds)
     if nested:
@@ -311,15 +314,20 @@ def choose(series: Sequence[Rows], candidates: Mapping[str, Novelty] | None = No
     return Nested(normalised(raw, windows), normalised(raw_alone, windows), by_folder)
 
 
+def _others_are_needed(series: Sequence[Rows]) -> list[str]:
+    """Return the folders of series; one alone has no others to choose on."""
+    folders = sorted({rows.folder for rows in series})
+    if len(folders) < 2:
+        raise NotNab("nested: there is one folder only; others are needed to choose on")
+    return folders
+
+
 def _held_out(
     series: Sequence[Rows], scored: Mapping[str, Sequence[Sequence[float]]]
 ) -> tuple[float, dict[str, Chosen]]:
     """Judge each folder with what is best on the others; return the raw points, and what was chosen."""
     total, chosen = 0.0, {}
-    folders = sorted({rows.folder for rows in series})
-    if len(folders) < 2:
-        raise NotNab("nested: there is one folder only; others are needed to choose on")
-    for folder in folders:
+    for folder in _others_are_needed(series):
         inside = [i for i, rows in enumerate(series) if rows.folder == folder]
         others = [i for i, rows in enumerate(series) if rows.folder != folder]
         judges = [series[i].judge for i in others]
@@ -342,12 +350,17 @@ def alone(detector: Novelty, rows: Rows) -> list[float]:
 
 
 def write_scores(folder: Path, series: Sequence[Rows], scores: Mapping[str, list[float]]) -> None:
-    """Write the rows with their scores, in the benchmark's form: ``FOLDER/FILE.csv``."""
+    """Write the rows with their scores, in the benchmark's form: ``FOLDER/FILE.csv``.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    from millrace.operations.report import write_text
+
     for rows in series:
-        path = folder / rows.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out)
-            writer.writerow(("timestamp", "value", "anomaly_score", "label"))
-            for row in zip(rows.stamps, rows.values, scores[rows.name], map(int, rows.labels), strict=True):
-                writer.writerow(row)
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("timestamp", "value", "anomaly_score", "label"))
+        for row in zip(rows.stamps, rows.values, scores[rows.name], map(int, rows.labels), strict=True):
+            writer.writerow(row)
+        write_text(folder / rows.name, out.getvalue())

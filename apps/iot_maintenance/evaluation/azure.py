@@ -75,6 +75,16 @@ class Report(msgspec.Struct, frozen=True):
     engine: str
 
 
+#: Table → its files, and the columns that they have.
+_TABLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "telemetry": ("telemetry*.parquet", ("datetime", "machineID", *QUANTITIES)),
+    "errors": ("errors*.csv", ("datetime", "machineID", "errorID")),
+    "maint": ("maint*.csv", ("datetime", "machineID", "comp")),
+    "machines": ("machines*.csv", ("machineID", "model", "age")),
+    "failures": ("failures*.csv", ("datetime", "machineID", "failure")),
+}
+
+
 def read_tables(folder: Path) -> dict[str, pd.DataFrame]:
     """Return the tables of a folder: telemetry, errors, maint, machines.
 
@@ -82,26 +92,52 @@ def read_tables(folder: Path) -> dict[str, pd.DataFrame]:
         folder: Has ``telemetry_*.parquet``, ``errors_*.csv``, ``maint_*.csv`` and ``machines_*.csv``.
 
     Raises:
-        DataMissing: A table is not there.
+        DataMissing: A table is not there, or is something else.
+    """
+    found = {name: read_table(folder, name) for name in _TABLES if name != "failures"}
+    if found["telemetry"].empty:
+        raise DataMissing(f"{folder} has telemetry without a row: nothing would be joined")
+    return found
+
+
+def read_table(folder: Path, name: str) -> pd.DataFrame:
+    """Return one table of a folder, without rows that are there again; its times are of ms, UTC.
+
+    Args:
+        folder: The folder.
+        name: One of ``telemetry``, ``errors``, ``maint``, ``machines`` and ``failures``.
+
+    Raises:
+        DataMissing: It is not there, cannot be read, lacks a column, or has a time or a machine that is none.
     """
     import pandas as pd
 
-    found: dict[str, pd.DataFrame] = {}
-    for name, pattern in (
-        ("telemetry", "telemetry*.parquet"),
-        ("errors", "errors*.csv"),
-        ("maint", "maint*.csv"),
-        ("machines", "machines*.csv"),
-    ):
-        files = sorted(folder.glob(pattern))
-        if not files:
-            raise DataMissing(f"{folder} has no {pattern}: it is no folder of the Azure sample")
-        read = pd.read_parquet if pattern.endswith("parquet") else pd.read_csv
-        table = pd.concat([read(path) for path in files], ignore_index=True).drop_duplicates()
-        if "datetime" in table:
-            table["datetime"] = pd.to_datetime(table["datetime"]).astype("datetime64[ms]")
-        found[name] = table.reset_index(drop=True)
-    return found
+    pattern, columns = _TABLES[name]
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise DataMissing(f"{folder} has no {pattern}: it is no folder of the Azure sample")
+    parts = []
+    for path in files:
+        try:
+            part = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise DataMissing(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        if missing := [column for column in columns if column not in part]:
+            raise DataMissing(f"{path} has no column {missing[0]}")
+        try:
+            part["machineID"] = part["machineID"].astype("int64")
+        except (TypeError, ValueError):
+            raise DataMissing(f"{path} has a machineID that is no whole number") from None
+        if "datetime" in columns:
+            try:
+                part["datetime"] = pd.to_datetime(part["datetime"]).astype("datetime64[ms]")
+            except (TypeError, ValueError) as error:
+                raise DataMissing(f"{path} has a time that is none: {' '.join(str(error).split())}") from None
+            if part["datetime"].isna().any():
+                raise DataMissing(f"{path} has a row without a time")
+        parts.append(part)
+    filled = [part for part in parts if len(part)] or parts[:1]
+    return pd.concat(filled, ignore_index=True).drop_duplicates().reset_index(drop=True)
 
 
 def events_of(
@@ -129,9 +165,7 @@ def events_of(
             share = rng.uniform(*_LATE)
         arriving.append((event.event_time_ms + share * grace_ms, len(arriving), Sent(topic, event)))
 
-    first = min(
-        int(tables[name]["datetime"].min().value // 10**6) for name in ("telemetry", "maint", "errors")
-    )
+    first = min(at for name in ("telemetry", "maint", "errors") for at in _times(tables[name]))
     for row in tables["machines"].itertuples():
         attributes = {"model": str(row.model), "age": str(row.age)}
         send("equipment", Equipment(str(row.machineID), first, "", attributes), fact=False)

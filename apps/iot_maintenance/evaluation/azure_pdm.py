@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from millrace.errors import UserError
 from millrace.models.tables import CannotTrain
-from millrace_apps.iot_maintenance.evaluation.azure import QUANTITIES, DataMissing, events_of, read_tables
+from millrace_apps.iot_maintenance.evaluation.azure import QUANTITIES, events_of, read_table, read_tables
 from millrace_apps.iot_maintenance.evaluation.stream import Engine, run, settings_for, written
 from millrace_apps.iot_maintenance.foresight.training import (
     RISK,
@@ -117,8 +117,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         machines: Machines tested.
-        folds: Parts in which machines were held out; 0: the split is by time.
-        gap_h: Least time between steps of training and of test, and between the last step and the end, h.
+        folds: Parts in which machines were held out, at most as many as machines; 0: the split is by time.
+        gap_h: Least time between steps of training and of test where the split is by time, and between the
+            last step that is tested and the end, h; that is 24 at least.
         steps: Steps tested, an hour each.
         positives: Of these, those within 24 hours before a failure.
         binary_f1: F1 of "something fails within 24 hours".
@@ -168,17 +169,12 @@ def read_failures(folder: Path) -> pd.DataFrame:
     """Return the failures of a folder: machineID, failure, at (UTC ms).
 
     Raises:
-        DataMissing: There is no such file, or it lacks columns.
+        DataMissing: There is no such file, it cannot be read, or it lacks columns.
     """
     import pandas as pd
 
-    files = sorted(folder.glob("failures*.csv"))
-    if not files:
-        raise DataMissing(f"{folder} has no failures*.csv: it is no folder of the Azure sample")
-    found = pd.concat([pd.read_csv(path) for path in files], ignore_index=True).drop_duplicates()
-    if missing := [name for name in ("datetime", "machineID", "failure") if name not in found]:
-        raise DataMissing(f"{files[0]} has no column {missing[0]}")
-    at = pd.to_datetime(found["datetime"]).astype("datetime64[ms]").astype("int64")
+    found = read_table(folder, "failures")
+    at = found["datetime"].astype("int64")
     return pd.DataFrame({"machineID": found["machineID"].astype(str), "failure": found["failure"], "at": at})
 
 
@@ -325,6 +321,10 @@ def evaluate(
     failures = failures[failures["machineID"].isin(with_telemetry)]
     if failures.empty:
         raise CannotTrain("no machine with telemetry failed: there is nothing to foresee")
+    if split.folds is not None and len(with_telemetry) < 2:
+        raise CannotTrain(
+            "one machine alone cannot be held out: split by time, with --train-until and --test-from"
+        )
     events, _ = events_of(tables, _DISORDER_MS, 1, 0.0)
     with written([]) as fleet:
         overrides = [
@@ -393,7 +393,7 @@ def judged(
     days = len(at) / 24 / 30
     return {
         "machines": len(np.unique(machines)),
-        "folds": split.folds or 0,
+        "folds": 0 if split.folds is None else min(split.folds, len(np.unique(steps.machines))),
         "gap_h": split.gap_ms / HOUR_MS,
         "steps": len(at),
         "positives": positives,

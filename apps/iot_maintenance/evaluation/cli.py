@@ -56,8 +56,11 @@ def azure_join(
             data, grace_ms=grace_ms, seed=shuffle_seed, late_share=late_share, engine=chosen, told=told
         )
     if features is not None:
-        features.parent.mkdir(parents=True, exist_ok=True)
-        found.to_parquet(features, index=False)
+        try:
+            features.parent.mkdir(parents=True, exist_ok=True)
+            found.to_parquet(features, index=False)
+        except OSError as error:
+            raise UserError(f"{features} cannot be written: {error.strerror or error}") from None
     write(out, report)
     _show("azure-join", msgspec.structs.asdict(report))
 
@@ -107,7 +110,12 @@ def azure_pdm(
         report, scores = evaluate(data, split, engine=chosen, told=told)
     _keep_scores(scores_dir, "azure_pdm.csv", scores)
     write(out, report)
-    _show("azure-pdm", msgspec.structs.asdict(report))
+    shown = msgspec.structs.asdict(report)
+    shown["components"] = "; ".join(
+        f"{name}: {of.failures} failures, {of.steps} steps, F1 {of.f1:.3f}"
+        for name, of in report.components.items()
+    )
+    _show("azure-pdm", shown)
 
 
 @app.command("ai4i", epilog="Example: millrace evaluate iot ai4i --data ai4i.csv --out report.json")
@@ -206,7 +214,7 @@ def nab(
 
 @app.command("skab")
 def skab(
-    data: Annotated[Path, typer.Option(help="Folder with valve1, valve2 and other.")],
+    data: Annotated[Path, typer.Option(help="Folder with valve1, valve2, other and anomaly-free.")],
     out: OutOption = Path("skab.json"),
     scores_dir: Annotated[
         Path | None, typer.Option(help="Where the rows with their scores go, as FOLDER/FILE.csv.")
@@ -227,8 +235,11 @@ def skab(
         "outliers": f"F1 {report.outlier_f1}, FAR {report.far} %, MAR {report.mar} %",
         "after training": f"F1 {report.after_training.f1}, FAR {report.after_training.far} %",
         "change points": _points(report.changepoint_nab),
+        "anomaly-free": "no file" if report.anomaly_free is None else f"FAR {report.anomaly_free} %",
         "files": report.files,
     }
+    if report.left_out:
+        shown["left out"] = ", ".join(report.left_out)
     _show("skab", shown)
 
 

@@ -7,7 +7,7 @@ engines alone; the test engines come as events, and what the table ``remaining_l
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +52,8 @@ WAYS: Final = (
 )
 _ROUNDS: Final = 1_000
 _BATCH: Final = 20_000
+#: Numbers of engines and cycles are so large at most: an event's time is made of them.
+_LARGEST: Final = 10_000_000
 
 
 class NotCmapss(UserError):
@@ -122,7 +124,7 @@ def read_engines(folder: Path, name: str) -> pd.DataFrame:
         name: E.g. ``train_FD001``.
 
     Raises:
-        NotCmapss: There is no such file, or it is of something else.
+        NotCmapss: There is no such file, it is of something else, or a value in it is no number.
     """
     import pandas as pd
 
@@ -139,12 +141,37 @@ def read_engines(folder: Path, name: str) -> pd.DataFrame:
         else:
             raise NotCmapss(f"{folder} has no {name}.parquet and no {name}.txt")
     except (OSError, ValueError) as error:
-        raise NotCmapss(f"{folder / name} cannot be read: {error}") from None
+        raise NotCmapss(f"{folder / name} cannot be read: {' '.join(str(error).split())}") from None
     if missing := [column for column in COLUMNS if column not in found]:
         raise NotCmapss(f"{name} has no column {missing[0]}: it is not C-MAPSS")
     if found.empty:
         raise NotCmapss(f"{name} has no rows")
-    return found.sort_values(["unit", "cycle"], ignore_index=True)
+    return _numbers(found[list(COLUMNS)], name).sort_values(["unit", "cycle"], ignore_index=True)
+
+
+def _numbers(engines: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return engines with whole numbers for unit and cycle, and finite ones for all else.
+
+    Raises:
+        NotCmapss: A value is no such number, or an engine has a cycle twice.
+    """
+    import pandas as pd
+
+    found: pd.DataFrame = engines.apply(pd.to_numeric, errors="coerce")
+    for column in COLUMNS:
+        values = found[column].to_numpy(dtype=float)
+        wrong = ~np.isfinite(values)
+        if column in ("unit", "cycle"):
+            wrong |= ~(np.abs(values) <= _LARGEST) | (values != np.floor(values))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            kind = "whole number" if column in ("unit", "cycle") else "number"
+            raise NotCmapss(f"{name}, row {row + 1}: {column} is no {kind}: {engines[column].iloc[row]}")
+    found = found.astype({"unit": "int64", "cycle": "int64"})
+    if (twice := found.duplicated(["unit", "cycle"])).any():
+        unit, cycle = found.loc[twice, ["unit", "cycle"]].iloc[0]
+        raise NotCmapss(f"{name}: engine {unit} has cycle {cycle} twice")
+    return found
 
 
 def read_left(folder: Path, subset: str) -> list[int]:
@@ -156,7 +183,7 @@ def read_left(folder: Path, subset: str) -> list[int]:
     path = folder / f"RUL_{subset}.txt"
     try:
         return [int(float(text)) for text in path.read_text(encoding="utf-8").split()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise NotCmapss(f"{path} cannot be read: {error}") from None
 
 
@@ -172,8 +199,12 @@ def baseline_of(train: pd.DataFrame) -> Baseline:
 
 def features_of(engines: pd.DataFrame, baseline: Baseline) -> list[dict[str, float]]:
     """Return the features of each cycle, as the stream makes them, by a look at the table."""
+    return list(_features(engines, baseline))
+
+
+def _features(engines: pd.DataFrame, baseline: Baseline) -> Iterator[dict[str, float]]:
+    """Yield the same one by one: all of them are some hundreds of MB."""
     wanted = [name for name in (*CONDITIONS, *SENSORS) if baseline.wants(name)]
-    found = []
     for _, cycles in engines.groupby("unit", sort=True):
         columns = [cycles[name].astype(float).tolist() for name in wanted]
         life = Life(begun=_at(int(cycles["cycle"].iloc[0])))
@@ -181,8 +212,7 @@ def features_of(engines: pd.DataFrame, baseline: Baseline) -> list[dict[str, flo
             life.due = _at(cycle)
             for name, value in zip(wanted, values, strict=True):
                 life.take(name, value)
-            found.append(life.close(baseline))
-    return found
+            yield life.close(baseline)
 
 
 def examples_of(train: pd.DataFrame, features: Sequence[dict[str, float]]) -> Examples:
@@ -256,8 +286,7 @@ def evaluate(
     if len(rest) != len(units):
         raise NotCmapss(f"RUL_{subset}.txt has {len(rest)} lines for {len(units)} test engines")
     baseline = baseline_of(train)
-    features = features_of(train, baseline)
-    examples = examples_of(train, features)
+    examples = examples_of(train, features_of(train, baseline))
     ways = WAYS if ways is None else ways
     lines: list[str] = []
 
@@ -276,11 +305,13 @@ def evaluate(
             "foresight.on=true", f"foresight.baseline={kept}", f"foresight.exports={exports}",
             "spark.quick_start=true",
         ]  # fmt: skip
-        events = list(events_of(test, baseline))
         tables = ["remaining_life", "machine_features"]
-        result = run(events, settings_for(overrides), tables, engine=engine, batch=_BATCH, told=told)
+        result = run(
+            list(events_of(test, baseline)), settings_for(overrides), tables,
+            engine=engine, batch=_BATCH, told=told,
+        )  # fmt: skip
     scores = scores_of(result.rows["remaining_life"], test, dict(zip(units, rest, strict=True)))
-    differ = differing(result.rows["machine_features"], test, features_of(test, baseline))
+    differ = differing(result.rows["machine_features"], test, _features(test, baseline))
     report = _judged(scores, units)
     return (
         Report(
@@ -341,7 +372,7 @@ def scores_of(rows: Sequence[dict[str, Any]], test: pd.DataFrame, rest: dict[int
     return found.drop(columns="_merge").sort_values(["unit", "cycle"], ignore_index=True)
 
 
-def differing(rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Sequence[dict[str, float]]) -> int:
+def differing(rows: Sequence[dict[str, Any]], test: pd.DataFrame, wanted: Iterable[dict[str, float]]) -> int:
     """Return how many cycles have other features in the stream than by a look at the table."""
     streamed = {
         (int(row["machine_id"].removeprefix("engine")), (row["event_time_ms"] - START_MS) // HOUR_MS): dict(

@@ -166,10 +166,19 @@ def checks(judged: Judged, machine_hours: float, acceleration: float) -> list[Ch
             f"at least {WITH_CAUSE:.0%} of {judged.alarms}",
             right,
             judged.alarms < _LEAST or enough(right, judged.alarms, WITH_CAUSE),
-            f"{judged.false} without one: {rate:,.0f} in a machine's month",
+            f"{precision(right, judged.alarms)}{judged.false} without one: {rate:,.0f} in a machine's month",
             compared=judged.alarms if judged.alarms >= _LEAST else 0,
         ),
     ]
+
+
+def precision(right: int, told: int) -> str:
+    """Return how many of what was told were right, as the begin of a note; nothing of none.
+
+    >>> precision(3, 4), precision(0, 0)
+    ('precision 75%; ', '')
+    """
+    return f"precision {right / told:.0%}; " if told else ""
 
 
 def enough(hits: int, of: int, share: float) -> bool:

@@ -24,6 +24,7 @@ from millrace_apps.iot_maintenance.evaluation.demo_causes import (
     degradations,
     enough,
     exceedances,
+    precision,
 )
 
 #: How many times as often as by chance unusual values must have a cause, and be on the way to a failure, and
@@ -56,7 +57,7 @@ FEW: Final = 3
 #: A machine whose status has changed shows other values for so long, ms.
 _SETTLES_MS: Final = 2_000
 #: Values without a cause of one point, so close to each other, are one false alarm, ms.
-_APART_MS: Final = 3_000
+APART_MS: Final = 3_000
 #: A forecast has come true where its limit is passed so much after what is looked at, ms.
 _LATE_MS: Final = 2_000
 _HOUR_MS: Final = 3_600_000
@@ -91,11 +92,14 @@ class Causes:
             if row["status_since_ms"] is not None:
                 begun[row["machine_id"]].add(row["status_since_ms"])
         self._begun = {machine: sorted(times) for machine, times in begun.items()}
+        self._sensors: dict[str, set[str]] = defaultdict(set)
+        for sensor in (*self._faults, *self.passed):
+            self._sensors[sensor.partition(".")[0]].add(sensor)
 
     def of(self, row: Row) -> str:
         """Return what explains a score: one of :data:`_NAMES`, or nothing."""
         machine, quantity, at = row["machine_id"], row["quantity"], row["event_time_ms"]
-        worn, point = self._worn.get(machine, ()), f"{machine}.{quantity}"
+        worn, point = self._worn.get(machine, ()), sensor_of(row)
         if any(quantity in one.quantities and one.begin <= at <= one.end + AFTER_MS for one in worn):
             return "wear"
         if any(begin <= at <= end + AFTER_MS for begin, end in self._faults.get(point, ())):
@@ -104,9 +108,34 @@ class Causes:
             return "limit"
         if any(one.fails and one.end <= at <= one.end + AFTER_MS for one in worn):
             return "failure"
+        return self._status(machine, at)
+
+    def of_machine(self, row: Row) -> str:
+        """Return what explains that a machine's sensors together are not as they were; the same words."""
+        machine, at = row["machine_id"], row["event_time_ms"]
+        if any(one.begin <= at <= one.end + AFTER_MS for one in self._worn.get(machine, ())):
+            return "wear"
+        sensors = self._sensors.get(machine, ())
+        if any(b <= at <= e + AFTER_MS for sensor in sensors for b, e in self._faults.get(sensor, ())):
+            return "sensor"
+        passed = (one for sensor in sensors for one in self.passed.get(sensor, ()))
+        if any(one.begin <= at <= one.end + AFTER_MS for one in passed):
+            return "limit"
+        return self._status(machine, at)
+
+    def _status(self, machine: str, at: int) -> str:
         begun = self._begun.get(machine, [])
         place = bisect_right(begun, at)
         return "status" if place and at - begun[place - 1] <= _SETTLES_MS else ""
+
+
+def sensor_of(row: Row) -> str:
+    """Return the sensor of a row, as the ledger names it: of a quantity that a machine has once its only one.
+
+    >>> sensor_of({"machine_id": "m", "quantity": "flow"})
+    'm.flow'
+    """
+    return row.get("sensor_id") or f"{row['machine_id']}.{row['quantity']}"
 
 
 class Scored(NamedTuple):
@@ -150,24 +179,28 @@ def judge_scores(causes: Causes, scores: Sequence[Row], told: Sequence[Row], las
 
     Args:
         causes: What explains values.
-        scores: All scores: ``machine_id``, ``quantity``, ``event_time_ms``.
+        scores: All scores: ``machine_id``, ``quantity``, ``event_time_ms``, and ``sensor_id`` where a machine
+            has several sensors of a quantity.
         told: Those that are unusual.
         last_ms: The last event's time.
     """
     found = Counter(causes.of(row) for row in told)
     first = _first(scores)
+    sensors: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in scores:
+        sensors[row["machine_id"], row["quantity"]].add(sensor_of(row))
     by_point: dict[str, list[int]] = defaultdict(list)
     false: dict[str, int] = {}
     alone = 0
     for row in sorted(told, key=lambda r: r["event_time_ms"]):
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         by_point[point].append(at)
         if not causes.of(row):
-            alone += at - false.get(point, -_HOUR_MS) > _APART_MS
+            alone += at - false.get(point, -_HOUR_MS) > APART_MS
             false[point] = at
     failures, leads = 0, []
     for one in causes.worn:
-        points = [f"{one.machine}.{quantity}" for quantity in one.quantities]
+        points = sorted({point for q in one.quantities for point in sensors.get((one.machine, q), ())})
         if not one.fails or one.end >= last_ms or not any(first.get(p, last_ms) <= one.begin for p in points):
             continue
         failures += 1
@@ -207,14 +240,18 @@ def judge_forecasts(
 
     Args:
         causes: What is true.
-        forecasts: What was said, in any order: ``machine_id``, ``quantity``, ``event_time_ms``, ``side``.
+        forecasts: What was said, in any order: ``machine_id``, ``quantity``, ``subject``, ``event_time_ms``,
+            ``side``.
         scores: All scores, by which points are known.
         ahead_ms: How far ahead is looked, ms.
         last_ms: The last event's time.
     """
     said: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    quantities = {sensor_of(row): (row["machine_id"], row["quantity"]) for row in scores}
+    sensors = {(row["machine_id"], row["subject"]): sensor_of(row) for row in scores}
     for row in forecasts:
-        said[f"{row['machine_id']}.{row['quantity']}"].append((row["event_time_ms"], row["side"]))
+        point = sensors.get((row["machine_id"], row["subject"]), sensor_of(row))
+        said[point].append((row["event_time_ms"], row["side"]))
     begun = {point: [begin for begin, _ in _begins(rows)] for point, rows in said.items()}
     reach = ahead_ms + _LATE_MS
     told = true = 0
@@ -228,17 +265,18 @@ def judge_forecasts(
     begins = {point: sorted(one.begin for one in passed) for point, passed in causes.passed.items()}
     ahead = of_points = 0
     for row in scores:
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         if point in said and at + reach <= last_ms:
             of_points += 1
             times = begins.get(point, [])
             ahead += bisect_right(times, at) < bisect_right(times, at + reach)
     first, passed, leads = _first(scores), 0, []
     for point, of in causes.passed.items():
-        machine, _, quantity = point.rpartition(".")
+        machine, quantity = quantities.get(point, ("", ""))
         for one in of:
-            row = {"machine_id": machine, "quantity": quantity, "event_time_ms": one.begin}
-            if causes.of(row) != "wear" or first.get(point, last_ms) > one.begin:
+            row = {"machine_id": machine, "quantity": quantity, "sensor_id": point}
+            is_worn = causes.of({**row, "event_time_ms": one.begin}) == "wear"
+            if not is_worn or first.get(point, last_ms) > one.begin:
                 continue
             passed += 1
             times = begun.get(point, [])
@@ -262,7 +300,7 @@ def _first(scores: Iterable[Row]) -> dict[str, int]:
     """Return when a point was scored first, ms."""
     found: dict[str, int] = {}
     for row in scores:
-        point, at = f"{row['machine_id']}.{row['quantity']}", row["event_time_ms"]
+        point, at = sensor_of(row), row["event_time_ms"]
         found[point] = min(found.get(point, at), at)
     return found
 
@@ -355,17 +393,18 @@ def judge_warnings(
     )
 
 
-def warning_checks(warned: Warned, acceleration: float) -> list[Check]:
+def warning_checks(warned: Warned, machine_hours: float, acceleration: float) -> list[Check]:
     """Return what the demo says of alarms of what is foreseen.
 
     Args:
         warned: What they were worth.
+        machine_hours: How long machines were watched, all together, h of their lives.
         acceleration: How much faster than event time machines live.
     """
+    wrong = warned.told - warned.right
     least = min(TIMES * warned.chance, _NEARLY_ALL)
     hits, wanted = len(warned.leads_ms), WARNED * warned.failures
     more = min(TIMES * warned.by_chance, _NEARLY_ALL * warned.failures)
-    minutes = median(warned.leads_ms) * acceleration / 60_000 if hits else 0.0
     said = warned.told >= LEAST_WARNED
     return [
         Check(
@@ -373,6 +412,7 @@ def warning_checks(warned: Warned, acceleration: float) -> list[Check]:
             f"at least {least:.0%} of {warned.told}, {TIMES:g} times as often as by chance",
             warned.right,
             not said or warned.right >= least * warned.told,
+            f"{precision(warned.right, warned.told)}{_false_alarms(wrong, machine_hours)}",
             compared=warned.told if said else 0,
         ),
         Check(
@@ -380,7 +420,7 @@ def warning_checks(warned: Warned, acceleration: float) -> list[Check]:
             f"at least {WARNED:.0%} of {warned.failures}, {TIMES:g} times as many as by chance: {more:.1f}",
             hits,
             warned.failures < FEW or (expected(hits) >= wanted and hits >= more),
-            f"median {minutes:.0f} min of a machine's life ahead" if hits else "",
+            _ahead(warned.leads_ms, acceleration),
             compared=warned.failures if warned.failures >= FEW else 0,
         ),
         Check(
@@ -431,51 +471,17 @@ def checks(scored: Scored, foretold: Foretold, machine_hours: float, acceleratio
         machine_hours: How long machines were watched, all together, h of their lives.
         acceleration: How much faster than event time machines live.
     """
-
-    def monthly(count: int) -> str:
-        return f"{count * _MONTH_H / machine_hours if machine_hours else 0.0:,.0f} in a machine's month"
-
-    def ahead(leads: Sequence[int]) -> str:
-        minutes = median(leads) * acceleration / 60_000 if leads else 0.0
-        return f"median {minutes:.0f} min of a machine's life ahead" if leads else ""
-
-    told, right = scored.told.total(), scored.told.total() - scored.told[""]
-    worn, least = scored.values["wear"], max(TRUE, TIMES * foretold.chance)
-    causes = ", ".join(f"{name} {scored.told[name]}" for name in _NAMES if scored.told[name])
-    wrong = foretold.told - foretold.true
-    before, foreseen = len(scored.leads_ms), len(foretold.leads_ms)
+    least = max(TRUE, TIMES * foretold.chance)
+    wrong, foreseen = foretold.told - foretold.true, len(foretold.leads_ms)
     return [
-        Check(
-            "unusual values with a cause",
-            f"at least {scored.least:.0%} of {told}, {TIMES:g} times as often as by chance",
-            right,
-            told < _LEAST_TOLD or enough(right, told, scored.least),
-            f"{causes}; false alarms {scored.false}: {monthly(scored.false)}" if told else "",
-            compared=told if told >= _LEAST_TOLD else 0,
-        ),
-        Check(
-            "unusual values on the way to a failure",
-            f"at least {TIMES:g} times as often as by chance",
-            f"{scored.times:.1f} times",
-            worn < _LEAST_WORN or expected(scored.told["wear"]) >= TIMES * scored.chance * told > 0,
-            f"{scored.told['wear'] / told if told else 0:.0%} of them",
-            compared=worn if worn >= _LEAST_WORN else 0,
-        ),
-        Check(
-            "failures that unusual values came before",
-            f"at least {BEFORE:.0%} of {scored.failures}",
-            before,
-            scored.failures < FEW or enough(before, scored.failures, BEFORE),
-            ahead(scored.leads_ms),
-            compared=scored.failures,
-        ),
+        *of_scores("unusual values", scored, _LEAST_WORN, machine_hours, acceleration),
         Check(
             "limits foreseen that were passed",
             f"at least {TRUE:.0%} of {foretold.told}, {TIMES:g} times as often as by chance",
             f"{foretold.true}, {foretold.times:.1f} times",
             foretold.told < LEAST_SAID
             or (foretold.true > 0 and expected(foretold.true) >= foretold.told * least),
-            f"false alarms {wrong}: {monthly(wrong)}",
+            f"{precision(foretold.true, foretold.told)}{_false_alarms(wrong, machine_hours)}",
             compared=foretold.told if foretold.told >= LEAST_SAID else 0,
         ),
         Check(
@@ -483,10 +489,64 @@ def checks(scored: Scored, foretold: Foretold, machine_hours: float, acceleratio
             f"at least {FORESEEN:.0%} of {foretold.passed}",
             foreseen,
             foretold.passed < FEW or (foreseen > 0 and expected(foreseen) >= FORESEEN * foretold.passed),
-            ahead(foretold.leads_ms),
+            _ahead(foretold.leads_ms, acceleration),
             compared=foretold.passed,
         ),
     ]
+
+
+def of_scores(
+    what: str, scored: Scored, least_worn: int, machine_hours: float, acceleration: float
+) -> list[Check]:
+    """Return the checks of scores: that they have causes, tell of wear, and come before failures.
+
+    Args:
+        what: What the scores are of.
+        scored: What they were worth.
+        least_worn: Of fewer of them on the way to a failure nothing is said.
+        machine_hours: How long machines were watched, all together, h of their lives.
+        acceleration: How much faster than event time machines live.
+    """
+    told, right = scored.told.total(), scored.told.total() - scored.told[""]
+    worn, before = scored.values["wear"], len(scored.leads_ms)
+    causes = ", ".join(f"{name} {scored.told[name]}" for name in _NAMES if scored.told[name])
+    note = f"{precision(right, told)}{causes}; {_false_alarms(scored.false, machine_hours)}" if told else ""
+    return [
+        Check(
+            f"{what} with a cause",
+            f"at least {scored.least:.0%} of {told}, {TIMES:g} times as often as by chance",
+            right,
+            told < _LEAST_TOLD or enough(right, told, scored.least),
+            note,
+            compared=told if told >= _LEAST_TOLD else 0,
+        ),
+        Check(
+            f"{what} on the way to a failure",
+            f"at least {TIMES:g} times as often as by chance",
+            f"{scored.times:.1f} times",
+            worn < least_worn or expected(scored.told["wear"]) >= TIMES * scored.chance * told > 0,
+            f"{scored.told['wear'] / told if told else 0:.0%} of them",
+            compared=worn if worn >= least_worn else 0,
+        ),
+        Check(
+            f"failures that {what} came before",
+            f"at least {BEFORE:.0%} of {scored.failures}",
+            before,
+            scored.failures < FEW or enough(before, scored.failures, BEFORE),
+            _ahead(scored.leads_ms, acceleration),
+            compared=scored.failures,
+        ),
+    ]
+
+
+def _false_alarms(count: int, machine_hours: float) -> str:
+    rate = count * _MONTH_H / machine_hours if machine_hours else 0.0
+    return f"false alarms {count}: {rate:,.0f} in a machine's month"
+
+
+def _ahead(leads_ms: Sequence[int], acceleration: float) -> str:
+    minutes = median(leads_ms) * acceleration / 60_000 if leads_ms else 0.0
+    return f"median {minutes:.0f} min of a machine's life ahead" if leads_ms else ""
 
 
 def expected(count: float) -> float:

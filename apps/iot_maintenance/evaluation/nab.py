@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import fsum, sqrt
@@ -108,13 +109,23 @@ def read_series(path: Path) -> Series:
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             rows = [(as_ms(row["timestamp"]), float(row["value"])) for row in csv.DictReader(lines)]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise NotNab(f"{path} is no series of timestamp and value: {error}") from None
     # Where clocks went back, and where a time comes twice, the last value of a time counts.
     at = dict(sorted(rows, key=lambda row: row[0]))
     if len(at) < 20:
         raise NotNab(f"{path} has {len(at)} values: too few")
-    return Series(f"{path.resolve().parent.name}/{path.name}", list(at), list(at.values()))
+    return Series(name_of(path), list(at), list(at.values()))
+
+
+def name_of(path: Path) -> str:
+    """Return the name that windows have for a file: that of its folder and its own, as they are given.
+
+    >>> name_of(Path("nab/realX/../realY/one.csv"))
+    'realY/one.csv'
+    """
+    # A link is not followed: what is gathered of other folders has the names that it is gathered by.
+    return f"{Path(os.path.abspath(path)).parent.name}/{path.name}"
 
 
 def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
@@ -125,6 +136,8 @@ def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise NotNab(f"{path} is no list of labelled windows: it names no files")
         return {name: [(as_ms(low), as_ms(high)) for low, high in of] for name, of in found.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise NotNab(f"{path} is no list of labelled windows: {error}") from None

@@ -27,6 +27,8 @@ from millrace.topology import Input, Topology, read
 from millrace_apps.iot_maintenance.evaluation.stream import Engine
 
 FOLDERS: Final = ("valve1", "valve2", "other")
+#: The folder of what has no anomaly, and no labels: what is told there is a false alarm.
+FREE: Final = "anomaly-free"
 TRAIN: Final = 400
 SMOOTH: Final = 5
 #: A change point is found in time for so long, ms.
@@ -122,6 +124,9 @@ class SkabReport(msgspec.Struct, frozen=True):
         rows: Their rows.
         engine: Where it ran.
         seconds: How long it took.
+        anomaly_free: False alarms in the folder of that name, per cent of the rows after those that were
+            learned from; in none of the other figures. ``None``: there is no such file.
+        left_out: Files of that folder that are too short, or of other sensors.
     """
 
     outlier_f1: float
@@ -137,6 +142,8 @@ class SkabReport(msgspec.Struct, frozen=True):
     rows: int
     engine: str
     seconds: float
+    anomaly_free: float | None = None
+    left_out: list[str] = []
 
 
 def read_recording(path: Path) -> Recording:
@@ -157,7 +164,7 @@ def read_recording(path: Path) -> Recording:
         values = [tuple(float(row[name]) for name in names) for row in rows]
         outliers = [float(row.get("anomaly") or 0) > 0 for row in rows]
         marks = [float(row.get("changepoint") or 0) > 0 for row in rows]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise NotSkab(f"{path} has no rows of datetime;sensors…;anomaly;changepoint: {error}") from None
     if not names or not rows or not all(math.isfinite(x) for row in values for x in row):
         raise NotSkab(f"{path} has no rows of datetime;sensors…;anomaly;changepoint")
@@ -184,6 +191,22 @@ def read_folder(data: Path) -> list[Recording]:
         if one.sensors != found[0].sensors:
             raise NotSkab(f"{one.name} has other sensors than {found[0].name}")
     return found
+
+
+def read_free(data: Path, sensors: tuple[str, ...]) -> tuple[list[Recording], list[str]]:
+    """Return the files of the folder anomaly-free that can be judged, and the names of those that cannot.
+
+    Args:
+        data: Has the folder, or has it in ``data``.
+        sensors: Of which sensors they are to be.
+
+    Raises:
+        NotSkab: A file is none of the benchmark.
+    """
+    root = data / "data" if (data / "data").is_dir() else data
+    found = [read_recording(path) for path in sorted((root / FREE).glob("*.csv"))]
+    fits = [one for one in found if one.sensors == sensors and len(one.times) > TRAIN]
+    return fits, [one.name for one in found if one not in fits]
 
 
 def chart_app(chart: Chart) -> App:
@@ -221,18 +244,19 @@ def evaluate(
         NotSkab: The folder has no such files.
     """
     files = read_folder(data)
-    learned = {one.name: one.values[:TRAIN] for one in files}
+    free, left_out = read_free(data, files[0].sensors)
+    learned = {one.name: one.values[:TRAIN] for one in (*files, *free)}
     chart = fit_chart(learned, files[0].sensors)
     rows = [
         SensorRow(one.name, values, at)
-        for one in files
+        for one in (*files, *free)
         for at, values in zip(one.times, one.values, strict=True)
     ]
     rows.sort(key=lambda row: row.event_time_ms)
     found, seconds = (_on_spark if engine == "spark" else _in_memory)(chart_app(chart), rows, told)
     if scores_dir is not None:
-        write_scores(scores_dir, files, found)
-    return judge(files, found, engine, seconds)
+        write_scores(scores_dir, [*files, *free], found)
+    return judge(files, found, engine, seconds, free=free, left_out=left_out)
 
 
 def write_scores(folder: Path, files: Sequence[Recording], found: Sequence[Any]) -> None:
@@ -257,7 +281,15 @@ def write_scores(folder: Path, files: Sequence[Recording], found: Sequence[Any])
         write_text(folder / one.name, "\n".join(lines) + "\n")
 
 
-def judge(files: Sequence[Recording], found: Sequence[Any], engine: str, seconds: float) -> SkabReport:
+def judge(
+    files: Sequence[Recording],
+    found: Sequence[Any],
+    engine: str,
+    seconds: float,
+    *,
+    free: Sequence[Recording] = (),
+    left_out: Sequence[str] = (),
+) -> SkabReport:
     """Return what rows of the chart come to.
 
     Args:
@@ -265,8 +297,11 @@ def judge(files: Sequence[Recording], found: Sequence[Any], engine: str, seconds
         found: Rows (``regime``, ``event_time_ms``, ``score``, ``change``), in any order.
         engine: Where it ran.
         seconds: How long it took.
+        free: Files without anomalies.
+        left_out: Names of such files that were not judged.
     """
     scores = {(row["regime"], row["event_time_ms"]): (row["score"], row["change"]) for row in found}
+    calm = [[scores.get((one.name, at), (0.0, ""))[0] > 0.5 for at in one.times] for one in free]
     told: list[list[bool]] = []
     edges: list[list[int]] = []
     shifts: list[list[int]] = []
@@ -297,6 +332,8 @@ def judge(files: Sequence[Recording], found: Sequence[Any], engine: str, seconds
         rows=sum(len(one.times) for one in files),
         engine=engine,
         seconds=round(seconds, 2),
+        anomaly_free=_outliers(free, calm, TRAIN).far if free else None,
+        left_out=list(left_out),
     )
 
 

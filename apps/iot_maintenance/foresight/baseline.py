@@ -148,11 +148,27 @@ def read_baseline(path: str) -> Baseline:
     """Return the baseline that a file holds; of no file none.
 
     Raises:
-        NotABaseline: It cannot be read, or is something else.
+        NotABaseline: It cannot be read, is something else, or contradicts itself.
     """
     if not path:
         return Baseline()
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
+        found = msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
     except (OSError, msgspec.MsgspecError) as error:
         raise NotABaseline(f"{path} is no baseline: {error}") from None
+    if wrong := _contradiction(found):
+        raise NotABaseline(f"{path} is no baseline: {wrong}")
+    return found
+
+
+def _contradiction(of: Baseline) -> str:
+    """Return in what a baseline contradicts itself; empty: in nothing."""
+    if {len(of.by), len(of.scale), *map(len, of.centres)} != {len(of.by)} or bool(of.by) != bool(of.centres):
+        return "a scale, and a number of each centre, for each quantity that tells the regime"
+    if len(of.usual) != len(of.centres) and (of.by or len(of.usual) > 1):
+        return f"{len(of.centres)} regimes, and what is usual in {len(of.usual)}"
+    if not all(step > 0 for step in of.scale) or not all(
+        one.spread > 0 for usual in of.usual for one in usual.values()
+    ):
+        return "scales and spreads are above 0"
+    return ""

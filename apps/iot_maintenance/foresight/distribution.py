@@ -74,11 +74,18 @@ def calibrated(
         truths: What was true, h, shape (n,); at most the ceiling.
         ceiling: Longest life that is forecast, h.
         weights: For how much each counts, shape (n,), where these are no fair sample; ``None``: for one.
+
+    Raises:
+        CannotTrain: There is no forecast that counts.
     """
     import numpy as np
 
     weights = np.ones(len(forecasts)) if weights is None else weights
     kept = np.flatnonzero(weights > 0)
+    if not len(kept):
+        from millrace.models.tables import CannotTrain
+
+        raise CannotTrain("lives are too few or too short to learn intervals from")
     order = kept[np.argsort(forecasts[kept], kind="stable")]
     parts = [part for part in np.array_split(order, min(_PARTS, max(len(order) // 50, 1))) if len(part)]
     centres: list[float] = []

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from millrace.runtime.settings import Duration, Section
 from millrace_apps.iot_maintenance.foresight.models import LIFE_NAME, RISK_NAME
@@ -55,6 +55,13 @@ class ForesightSettings(Section):
     cost_late: float = Field(
         default=9.0, gt=0, description="cost of an hour that a machine runs on after it would have failed"
     )
+
+    @field_validator("every")
+    @classmethod
+    def _takes_time(cls, value: timedelta) -> timedelta:
+        if value <= timedelta(0):
+            raise ValueError("a step takes time, e.g. 1h")
+        return value
 
     def folder(self, models: Path) -> str | None:
         """Return the folder from which workers have their models; ``None``: there are none.

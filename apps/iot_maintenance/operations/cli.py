@@ -65,7 +65,7 @@ def list_alarms(
     print_rows("alarms", rows, names, shape is Format.json)
 
 
-@alarms.command(epilog="Example: millrace iot alarms history p01-l01-m001.vibration-high --last 20")
+@alarms.command(epilog="Example: millrace iot alarms history p01-l01-m001:overspeed/speed --last 20")
 def history(
     alarm: Alarm,
     last: Annotated[int, typer.Option(min=1, help="So many of the newest changes.")] = 50,

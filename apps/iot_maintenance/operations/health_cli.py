@@ -66,10 +66,12 @@ def learn(
         confidence: Which share of normal rows is within the limits.
 
     Raises:
-        UserError: There is nothing to learn from.
+        UserError: There is nothing to learn from, or an interval takes no time.
     """
     from millrace.operators import fit_chart
 
+    if interval_ms < 1:
+        raise UserError("an interval takes time, e.g. 1m: the means of so long are a row")
     sums, regimes = _summed(rows, interval_ms)
     charts, told = {}, []
     for kind in sorted({kind for kind, _, _ in sums if kind}):

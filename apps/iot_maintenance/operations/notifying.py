@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import smtplib
 import urllib.error
 import urllib.request
@@ -260,7 +261,8 @@ def _by_mail(mail: Mail, row: Mapping[str, Any]) -> None:
     said["Subject"] = " ".join(subject.split())
     said["From"], said["To"] = mail.sender, ", ".join(mail.to)
     lines = [f"{name}: {value}" for name, value in message(row).items() if value not in (None, "")]
-    said.set_content("\n".join([*lines, "", f"millrace iot alarms ack {row['alarm_id']} -m ..."]))
+    acknowledge = f"millrace iot alarms ack {shlex.quote(row['alarm_id'])} --reason '...'"
+    said.set_content("\n".join([*lines, "", acknowledge]))
     host, _, port = mail.server.partition(":")
     try:
         with smtplib.SMTP(host, int(port or 25), timeout=_PATIENCE_S) as server:

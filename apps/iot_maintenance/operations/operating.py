@@ -126,6 +126,7 @@ def plan_of(
     duration_ms: int = 0,
     comment: str = "",
     suppress: bool = False,
+    role: str = "",
 ) -> Action:
     """Return the action that plans work on a component of a machine, or moves what was planned.
 
@@ -139,6 +140,7 @@ def plan_of(
         duration_ms: How long it takes; 0: an hour.
         comment: Why.
         suppress: Whether the machine's alarms are suppressed meanwhile.
+        role: As what, where a rule says who may suppress its alarms.
 
     Raises:
         UserError: It would be over already, or suppressing alarms needs a reason and there is none.
@@ -157,7 +159,7 @@ def plan_of(
         operator,
         duration_ms,
         comment,
-        "",
+        role,
         start_ms,
         suppress,
     )

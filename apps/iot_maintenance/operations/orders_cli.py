@@ -64,6 +64,7 @@ def plan(
     ] = False,
     by: By = None,
     comment: Comment = "",
+    role: Annotated[str, typer.Option(help="As what, where a rule says who may suppress its alarms.")] = "",
     at: At = None,
     bootstrap: Bootstrap = None,
     root: Root = None,
@@ -71,7 +72,7 @@ def plan(
 ) -> None:
     """Plan work on a component, or move what is planned; a replacement of it (iot.maintenance) ends it.
 
-    Example: millrace iot orders plan p01-l01-m001 bearing --start 2026-12-01T06:00Z --for 2h --suppress
+    Example: millrace iot orders plan p01-l01-m001 bearing --for 2h --suppress --reason "new bearing"
     """
     from millrace.operations.sending import who
     from millrace.time.durations import to_ms
@@ -89,6 +90,7 @@ def plan(
         duration_ms=to_ms(for_),
         comment=comment,
         suppress=suppress,
+        role=role,
     )
     send_action(settings, action)
     begin = action.event_time_ms if action.start_ms is None else action.start_ms

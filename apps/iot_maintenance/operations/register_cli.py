@@ -27,7 +27,8 @@ def read_assets(path: Path, now: int) -> list[Equipment]:
     """
     import yaml
 
-    from millrace_apps.iot_maintenance.contracts.events import Equipment
+    from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint
+    from millrace_apps.iot_maintenance.state.assets import subject_of
 
     try:
         found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -39,15 +40,27 @@ def read_assets(path: Path, now: int) -> list[Equipment]:
         raise UserError(f"{path} is no list of assets")
     assets = []
     for number, item in enumerate(found, start=1):
-        known = Equipment.__struct_fields__
-        if isinstance(item, dict) and (other := [name for name in item if name not in known]):
-            raise UserError(f"{path}: asset {number}: there is no '{other[0]}'; there are {', '.join(known)}")
+        points = item.get("points") if isinstance(item, dict) else None
+        for said, kind in ((item, Equipment), *((point, MeasuringPoint) for point in _listed(points))):
+            known = kind.__struct_fields__
+            if isinstance(said, dict) and (other := [name for name in said if name not in known]):
+                there = ", ".join(known)
+                raise UserError(f"{path}: asset {number}: there is no '{other[0]}'; there are {there}")
         try:
-            said = {"event_time_ms": now, **item} if isinstance(item, dict) else item
-            assets.append(msgspec.convert(said, Equipment))
+            asset = msgspec.convert(
+                {"event_time_ms": now, **item} if isinstance(item, dict) else item, Equipment
+            )
         except msgspec.ValidationError as error:
             raise UserError(f"{path}: asset {number}: {error}") from None
+        subjects = [subject_of(point.quantity, point.point) for point in asset.points]
+        if twice := [name for place, name in enumerate(subjects) if name in subjects[:place]]:
+            raise UserError(f"{path}: asset {number}: {twice[0]} is measured twice: name the points")
+        assets.append(asset)
     return assets
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
 
 
 def register(

@@ -14,8 +14,10 @@ from millrace_apps.iot_maintenance.processes.anomalies import Gathered, Scored, 
 from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
 
 if TYPE_CHECKING:
-    from millrace_apps.iot_maintenance.alarms.book import RuleSet
+    from collections.abc import Mapping
+
     from millrace_apps.iot_maintenance.contracts.events import Reading
+    from millrace_apps.iot_maintenance.state.past import MachineAsOf
 
 _HOUR_MS = 3_600_000
 
@@ -83,8 +85,11 @@ class Foreseen(Scored):
         machine = self.machine.value
         if not how.enabled or machine is None:
             return
-        kind = machine.past.as_of(at).kind or machine.mark
-        below, above = limits_of(self._rules(at), event.quantity, kind)
+        known = machine.past.as_of(at)
+        limits = self._rules(at).limits_for(known.kind or machine.mark, event.quantity)
+        below, above = limits.below, limits.above
+        if limits.bounds:
+            below, above = limits.of(self._attributes(known, subject))
         if below is None and above is None:
             return
         state = self.ahead.get(subject)
@@ -103,22 +108,16 @@ class Foreseen(Scored):
         elif expected >= 0:
             ctx.output(self.forecasts, PointForecast(*key, "none", None, None, None, None, None, None))
 
+    def _attributes(self, known: MachineAsOf, subject: str) -> Mapping[str, str]:
+        """Return the master data of a measuring point, its own before those of its machine."""
+        asset = self.asset.value
+        point = None if asset is None else asset.points.get(subject)
+        return known.attributes if point is None else {**known.attributes, **point.attributes}
+
     def _tidy(self, ctx: Context) -> None:
         super()._tidy(ctx)
         if self.machine.value is None:
             self.ahead.clear()
-
-
-def limits_of(rules: RuleSet, quantity: str, kind: str) -> tuple[float | None, float | None]:
-    """Return the largest lower and the least upper limit that rules have for a quantity of a kind."""
-    levels = [
-        level
-        for rule in rules.of.get(quantity, ())
-        if not rule.kinds or kind in rule.kinds
-        for level in rule.levels
-    ]
-    below = max((level.below for level in levels if level.below is not None), default=None)
-    return below, min((level.above for level in levels if level.above is not None), default=None)
 
 
 def hours_until(scored: Gathered, at: int) -> float | None:

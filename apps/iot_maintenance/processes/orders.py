@@ -79,6 +79,7 @@ class OpenOrder(msgspec.Struct, array_like=True):
         state: What was told of it last.
         revision: Number of its last row.
         holds_back: Until when it has suppressed the machine's alarms, ms; 0: it has not.
+        role: As what the operator acts, where rules say who may suppress their alarms.
     """
 
     order_id: str
@@ -91,6 +92,7 @@ class OpenOrder(msgspec.Struct, array_like=True):
     state: OrderState = "planned"
     revision: int = -1
     holds_back: int = 0
+    role: str = ""
 
     def due(self, keep_ms: int) -> int:
         """Return when it changes by itself next, ms; one that is overdue is forgotten after ``keep_ms``."""
@@ -150,7 +152,7 @@ class Ordered(Charted):
                 self._let_alarms_go(component, order, at, ctx)
             order.start, order.end = _when(event, at)
             order.suppress, order.state = event.suppress, "planned"
-            order.operator, order.comment = event.operator, event.comment
+            order.operator, order.comment, order.role = event.operator, event.comment, event.role
             self._tell_order(component, order, at, ctx)
             self._pass(component, orders, at, ctx)
         self._sleep(orders, ctx)
@@ -236,7 +238,7 @@ class Ordered(Charted):
         ctx: Context,
     ) -> None:
         identity = f"{order.order_id}/{order.revision}/{verb}"
-        action = Action(identity, ctx.key, "*", verb, at, order.operator, length, why)
+        action = Action(identity, ctx.key, "*", verb, at, order.operator, length, why, order.role)
         self._engine(ctx, at=at).act(action)
         self._wake(ctx)
         self._pass_on(action, ctx)

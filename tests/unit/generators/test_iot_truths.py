@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
 from statistics import mean, median, pstdev
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.iot import DOMAIN, IotProfile, assets, simulate
-from millrace_apps.generators.iot.events import FAILED, RUNNING
+from millrace_apps.generators.iot.events import FAILED, RUNNING, VOCABULARIES, Regime
 from millrace_apps.generators.iot.faults import SENSOR_FAULTS
 from millrace_apps.generators.iot.laws import Draws, weibull_life
 from millrace_apps.generators.iot.machines import AVERTED
@@ -22,6 +22,7 @@ from tests.unit.apps.iot_maintenance.cases import (
     CALM,
     DAY,
     MODES,
+    MORNING_MS,
     WORN,
     is_faulty,
     of,
@@ -331,6 +332,124 @@ def test_a_fault_that_is_switched_off_changes_no_other_reading() -> None:
         shared = everything.keys() & without.keys()
         assert len(shared) > 0.9 * len(everything)
         assert all(everything[name] == without[name] for name in shared)
+
+
+# Plants as plants are
+
+#: Three plants of six machines in the afternoon, when all of them work, and what goes wrong in them.
+VARIED = replace(
+    WORN,
+    start_ms=MORNING_MS + 5 * 3_600_000,
+    events=60_000,
+    machines=18,
+    machines_per_line=3,
+    lines_per_plant=2,
+    sensor_fault_rate=40.0,
+    variety=1,
+)
+SECOND = ".vibration.2"
+
+
+@pytest.fixture(scope="module")
+def varied() -> list[Simulated]:
+    return list(simulate(VARIED))
+
+
+def test_each_plant_has_words_of_its_own_and_the_registry_says_whose(varied: list[Simulated]) -> None:
+    said: defaultdict[str, set[str]] = defaultdict(set)
+    for status in of(varied, "status"):
+        said[status.machine_id[:3]].add(status.status)
+    told = {e.machine_id[:3]: e.attributes.get("vocabulary", "") for e in of(varied, "equipment")
+            if e.kind != "gateway"}  # fmt: skip
+    assert told == {"p01": "", "p02": "packml", "p03": "werk"}
+    for plant, (_, words) in zip(("p01", "p02", "p03"), VOCABULARIES, strict=True):
+        assert len(said[plant]) >= 5
+        assert said[plant] <= set(words.values() or get_args(Regime))
+    assert not said["p01"] & said["p03"]
+
+
+def test_pumps_have_a_second_sensor_that_nothing_is_wrong_with(varied: list[Simulated]) -> None:
+    """It goes on through faults of the first, and has no fault in the ledger."""
+    kinds = {e.machine_id: e.kind for e in of(varied, "equipment")}
+    points = {p.sensor_id: p.point for e in of(varied, "equipment") for p in e.points if p.point}
+    by_sensor: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for reading in of(varied, "readings"):
+        if reading.quantity == "vibration":
+            by_sensor[reading.sensor_id][reading.event_time_ms] = reading.value
+    seconds = [name for name in by_sensor if name.endswith(SECOND)]
+    assert {name.removesuffix(SECOND) for name in seconds} == {m for m, k in kinds.items() if k == "pump"}
+    assert {points[name] for name in seconds} == {"fan end"}
+    assert {points[name.removesuffix(".2")] for name in seconds} == {"drive end"}
+    gaps = faulty = 0
+    for truth, _ in truths(varied).values():
+        assert not (truth.kind.startswith("sensor_") and truth.entity.endswith(".2"))
+        if truth.entity.endswith(".vibration") and truth.kind.startswith("sensor_"):
+            faulty += 1
+            begin_ms, end_ms = truth.detail["begin_ms"], truth.detail["end_ms"]
+            other = by_sensor.get(f"{truth.entity}.2")
+            if truth.kind == "sensor_gap" and other is not None:
+                gaps += sum(begin_ms < at < end_ms for at in other)
+    assert faulty > 5
+    assert gaps > 0
+    # It shows nine tenths of what the first one is to show.
+    ratios = [
+        by_sensor[name][at] / value
+        for name in seconds
+        for at, value in by_sensor[name.removesuffix(".2")].items()
+        if at in by_sensor[name] and value and value > 1.5
+    ]
+    assert 0.85 < median(ratios) < 0.95
+
+
+def test_limits_that_the_second_sensor_passes_are_true_of_itself() -> None:
+    """By the true value, which is nine tenths of the first one's: not before it, and back sooner."""
+    spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for truth, events in truths(simulate(replace(VARIED, sensor_fault_rate=0.0))).values():
+        if truth.kind == EXCEEDANCE and truth.detail["quantity"] == "vibration":
+            assert {event.event.sensor_id for event in events} == {truth.entity}
+            if truth.detail["side"] == "high":
+                spans[truth.entity].append((truth.detail["begin_ms"], events[-1].event_time_ms))
+    own = {name: of for name, of in spans.items() if name.endswith(SECOND)}
+    assert own
+    for name, of_second in own.items():
+        first = spans[name.removesuffix(".2")]
+        for begin_ms, end_ms in of_second:
+            assert any(low <= begin_ms and (end_ms == begin_ms or end_ms <= high or low == high)
+                       for low, high in first)  # fmt: skip
+
+
+def test_temperatures_are_in_whole_degrees_and_a_machine_that_is_off_shows_no_current() -> None:
+    """In the morning, when the third plant is still closed."""
+    off: dict[str, bool] = {}
+    whole = nought = 0
+    for event in simulate(replace(VARIED, start_ms=MORNING_MS, events=20_000)):
+        if event.stream == "status":
+            off[event.event.machine_id] = event.event.status in ("off", "Off", "Aus")
+        if event.stream != "readings" or is_faulty(event):
+            continue
+        reading = event.event
+        if reading.quantity.endswith("temperature") and reading.unit == "degC":
+            whole += 1
+            assert reading.value == round(reading.value)
+        if reading.quantity == "current" and off.get(reading.machine_id):
+            nought += 1
+            assert reading.value == 0.0
+    assert whole > 1_000
+    assert nought > 100
+
+
+@pytest.mark.parametrize("off", ["sensor_fault_rate", "outage_rate"])
+def test_where_plants_differ_a_fault_that_is_switched_off_changes_no_other_reading_either(off: str) -> None:
+    def values(profile: IotProfile) -> dict[str, Any]:
+        return {e.event.reading_id: e.event.value for e in simulate(profile)
+                if e.stream == "readings" and not is_faulty(e)}  # fmt: skip
+
+    rate: dict[str, Any] = {off: 0.0}
+    everything = values(replace(VARIED, events=20_000))
+    without = values(replace(VARIED, events=20_000, **rate))
+    shared = everything.keys() & without.keys()
+    assert len(shared) > 0.9 * len(everything)
+    assert all(everything[name] == without[name] for name in shared)
 
 
 def test_without_wear_the_machines_that_did_not_fail_live_the_same_life() -> None:

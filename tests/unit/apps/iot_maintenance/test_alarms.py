@@ -651,6 +651,43 @@ def test_a_rule_says_which_roles_may_hold_its_alarms_back() -> None:
     ]
 
 
+def test_all_of_a_machine_is_held_back_but_for_alarms_that_are_for_another_role() -> None:
+    """Those that stand say that they are not; those that come later are told as ever."""
+    from millrace_apps.iot_maintenance.contracts.events import Action
+
+    guarded = rule(id="guarded", quantities=("oil", "load"), roles=("supervisor",))
+    for role, held in (("", False), ("operator", False), ("supervisor", True)):
+        target = driver(rule(quantities=("oil", "load")), guarded)
+        send(target, reading(0, 81.0))
+        event = Action("a1", M1, "*", "suppress", START + SECOND, "ann", HOUR, "cleaning", role)
+        send(target, (M1, START + SECOND, event), reading(2 * SECOND, 81.0, "load"))
+        until(target, MINUTE)
+        at = {(e.alarm, e.change): (e.announced, e.suppressed, e.reason) for e in history(target)}
+        assert at["hot/oil", "suppress"] == (False, True, "")
+        assert at["hot/load", "active"] == (False, True, "")
+        assert at["guarded/load", "active"] == (not held, held, "")
+        if held:
+            assert at["guarded/oil", "suppress"] == (False, True, "")
+        else:
+            assert at["guarded/oil", "rejected"] == (True, False, "suppress: only supervisor may do that")
+        # It ends for all that it has begun for.
+        send(target, action(2 * MINUTE, "unsuppress", "*"), reading(3 * MINUTE, 70.0))
+        send(target, reading(4 * MINUTE, 82.0))
+        until(target, 5 * MINUTE)
+        last = {e.alarm: e for e in history(target)}
+        assert {name: last[name].announced for name in ("hot/oil", "guarded/oil")} == {
+            "hot/oil": True,
+            "guarded/oil": True,
+        }
+
+
+def test_who_may_not_hold_alarms_back_may_still_acknowledge_all_of_a_machine() -> None:
+    target = driver(rule(roles=("supervisor",)))
+    send(target, reading(0, 81.0), action(SECOND, "ack", "*"))
+    until(target, MINUTE)
+    assert [(e.change, e.acked) for e in history(target)] == [("active", False), ("ack", True)]
+
+
 def test_an_alarm_says_what_it_comes_from_what_follows_and_what_to_do_until_when() -> None:
     advice = {"cause": "worn seal", "consequence": "leak", "response": "change the seal"}
     target = driver(rule(Level(above=80.0, off_delay="1s"), response_time="15m", **advice))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import Counter
 from functools import partial
@@ -17,6 +18,7 @@ from millrace_apps.iot_maintenance.app import app as iot
 from millrace_apps.iot_maintenance.dashboard import page as dashboard
 from millrace_apps.iot_maintenance.dashboard.data import STATES, alarms, silent, state_of
 from millrace_apps.iot_maintenance.dashboard.machine import asset
+from millrace_apps.iot_maintenance.processes.windows import WINDOW_MS, AlarmKpi
 from millrace_apps.iot_maintenance.settings import IotSettings
 from tests.unit.apps.iot_maintenance.tables import (
     EVIL,
@@ -185,6 +187,9 @@ def test_the_alarm_system_is_measured_over_a_day_in_which_empty_windows_count(wo
     assert found["most in 10 min"] == day.alarms.max() == 14
     assert found["time in flood"] == pytest.approx(day.flood.sum() / number)
     assert (found["chattering"], found["stale"], found["standing"]) == (1, 1, 8)
+    # All alarms of the fixture are low, and a plant has one name for all of them.
+    assert found["priorities"] == "low 100 %"
+    assert found["ten most frequent"] == 1.0
     lines = shown(data, "alarm-rate")
     assert isinstance(lines, TimeSeries)
     for series in lines.series:
@@ -192,6 +197,53 @@ def test_the_alarm_system_is_measured_over_a_day_in_which_empty_windows_count(wo
         assert sum(v or 0 for _, v in series.points) == day[day.plant_id == series.name].alarms.sum()
     top = shown(data, "top-alarms")
     assert {b.label[:3]: b.value for b in top.bars} == day.groupby("plant_id").alarms.sum().to_dict()
+
+
+def test_priorities_and_the_ten_most_frequent_alarms_are_those_of_the_windows(tmp_path: Path) -> None:
+    rnd = random.Random(4)
+    rows, counts = [], Counter[str]()
+    by_name: Counter[str] = Counter()
+    for n in range(30):
+        of = Counter(rnd.choice(SEVERITIES) for _ in range(rnd.randrange(1, 15)))
+        names = Counter(f"m{rnd.randrange(40)}:hot" for _ in range(of.total()))
+        top = dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))[:10])
+        shares = {severity: of[severity] / of.total() for severity in SEVERITIES}
+        counts, by_name = counts + of, by_name + Counter(top)
+        start = START_MS + n * WINDOW_MS
+        rows.append(AlarmKpi("p01", "10min", start, start + WINDOW_MS, of.total(), False, 0.0, [], [], 0,
+                             shares, top, 1.0))  # fmt: skip
+    put_records(tmp_path, "alarm_kpis", rows)
+    found = figures(shown(AppData(iot, IotSettings(), tmp_path, Clock(START_MS)), "alarm-kpis"))
+    total = counts.total()
+    told = dict(part.rsplit(" ", 2)[:2] for part in str(found["priorities"]).split(", "))
+    assert told == {severity: f"{counts[severity] / total * 100:.0f}" for severity in SEVERITIES}
+    assert found["ten most frequent"] == pytest.approx(sum(n for _, n in by_name.most_common(10)) / total)
+
+
+def test_what_stands_for_a_day_is_stale_though_nothing_else_happens_and_not_once_it_is_over(
+    own: World,
+) -> None:
+    """Windows without an alarm have no row: a plant in which nothing happens tells of nothing."""
+    data, records, clock = own
+    before = figures(shown(data, "alarm-kpis"))["stale"]
+    day = 24 * 3_600_000
+    long, now = records.until_ms - day - 1, records.until_ms
+    rows = [
+        alarm(MACHINES[3], "stands/vibration", "low", long),
+        alarm(MACHINES[3], "shelved/vibration", "low", long, shelved="timed", announced=False),
+        alarm(MACHINES[3], "just/vibration", "low", now - day),
+        alarm(MACHINES[3], "suppressed/vibration", "low", long, suppressed=True, announced=False),
+        alarm(MACHINES[3], "tried/vibration", "low", long, shadow=True, announced=False),
+        alarm(MACHINES[3], "over/vibration", "low", long, active=False, announced=False, level=0),
+    ]
+    put_records(data.root, "alarms", rows, key=["alarm_id"])
+    clock.later()
+    assert figures(shown(data, "alarm-kpis"))["stale"] == before + 2
+    # Of the one that the plant has told of it is known by now that it is over.
+    over = msgspec.structs.replace(alarm(MACHINES[3], "x", "low", long, active=False), alarm_id="old")
+    put_records(data.root, "alarms", [over], key=["alarm_id"])
+    clock.later()
+    assert figures(shown(data, "alarm-kpis"))["stale"] == before + 1
 
 
 def test_the_last_shift_is_all_machines_together(world: World) -> None:

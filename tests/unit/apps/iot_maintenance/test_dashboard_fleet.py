@@ -305,12 +305,13 @@ def test_work_is_planned_moved_and_cancelled_from_the_page(
     data, _ = world
     sent = Sent(monkeypatch)
     about = {"machine": MACHINES[0], "component": "seal", "by": "ann"}
-    run(data, "plan", {**about, "start": "2026-01-02T06:00Z", "for": "2h", "alarms": "suppress", "note": "n"})
+    suppressing = {"alarms": "suppress", "note": "n", "role": "fitter"}
+    run(data, "plan", {**about, **suppressing, "start": "2026-01-02T06:00Z", "for": "2h"})
     run(data, "plan", about)
     run(data, "unplan", about)
     first, second, third = sent.actions
     assert (first.verb, first.alarm, first.duration_ms, first.suppress) == ("plan", "seal", 2 * HOUR, True)
-    assert first.start_ms == START_MS + 30 * HOUR
+    assert (first.start_ms, first.role) == (START_MS + 30 * HOUR, "fitter")
     assert (second.start_ms, second.suppress) == (None, False)
     assert (third.verb, third.operator) == ("unplan", "ann")
 

@@ -57,7 +57,7 @@ PROFILE = IotProfile(
 TOPIC = "topic of forecasts"
 TABLES = (
     "readings", "late", "dead_letters", "alarm_history", "liveness",
-    "scores", "anomalies", TOPIC, "forecasts", "machine_features", "risks",
+    "scores", "anomalies", TOPIC, "forecasts", "machine_features", "risks", "machine_health",
 )  # fmt: skip
 Tables = dict[str, Rows]
 
@@ -88,6 +88,7 @@ def checked(
     patch.setattr(demo.demo_foreseen, "LEAST_SAID", 8)
     patch.setattr(demo.demo_foreseen, "FEW", 1)
     patch.setattr(demo.demo_foreseen, "LEAST_WARNED", 2)
+    patch.setattr(demo.demo_health, "LEAST_WORN", 20)
     told = {demo.FORECASTS: [msgspec.json.encode(row) for row in changed[TOPIC]]}
     run = DemoRun("", Path(), settings(), 60.0, 100, PROFILE.seed, told)
     return demo.checks(run, ledger, {row["_event_id"] for row in tables["alarm_history"]})
@@ -108,12 +109,14 @@ def test_without_faults_and_silences_the_demo_says_that_it_compares_nothing(
     of_failures = {
         "failures that an alarm came before",
         "failures that unusual values came before",
+        "failures that machines out of normal came before",
         "failures that were foreseen",
         "limits passed that were foreseen",
+        "machines out of normal on the way to a failure",
         "unusual values on the way to a failure",
     }
     assert empty == {*of_failures, *(check.name for check in found if check.name.startswith("found: "))}
-    assert len(empty) == len(demo.WORDS) + 8
+    assert len(empty) == len(demo.WORDS) + 10
 
 
 def test_topics_of_a_demo_on_a_broker_of_others_are_its_own() -> None:
@@ -162,6 +165,11 @@ def other_side(rows: Rows) -> Rows:
     return [{**row, "side": turned.get(row["side"], row["side"])} for row in rows]
 
 
+def elsewhere(rows: Rows) -> Rows:
+    """Of another quantity of the same machine."""
+    return [{**row, "quantity": "colour", "sensor_id": f"{row['machine_id']}.colour"} for row in rows]
+
+
 def every_tenth_unusual(rows: Rows) -> Rows:
     """As many of all values as if nothing had been looked at."""
     return [{**row, "score": 0.9 if n % 10 == 0 else 0.1} for n, row in enumerate(rows)]
@@ -202,19 +210,19 @@ BREAKS = (
     *breaks(
         "unusual values with a cause",
         an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "unusual values on the way to a failure",
         dropped={"anomalies": dropped},
         of_another_machine={"anomalies": stuck("machine_id", "m")},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "failures that unusual values came before",
         dropped={"anomalies": dropped},
         an_hour_late={"anomalies": shifted("event_time_ms", HOUR)},
-        of_another_quantity={"anomalies": stuck("quantity", "colour")},
+        of_another_quantity={"anomalies": elsewhere},
     ),
     *breaks(
         "newest forecasts on the topic = table",
@@ -233,6 +241,21 @@ BREAKS = (
         dropped={TOPIC: dropped},
         an_hour_late={TOPIC: shifted("event_time_ms", HOUR)},
         of_one_machine={TOPIC: stuck("machine_id")},
+    ),
+    *breaks(
+        "machines out of normal with a cause",
+        an_hour_late={"machine_health": shifted("event_time_ms", HOUR)},
+        of_another_machine={"machine_health": stuck("machine_id", "m")},
+    ),
+    *breaks(
+        "machines out of normal on the way to a failure",
+        all_normal={"machine_health": stuck("score", 0.1)},
+        all_beyond={"machine_health": stuck("score", 0.9)},
+    ),
+    *breaks(
+        "failures that machines out of normal came before",
+        all_normal={"machine_health": stuck("score", 0.1)},
+        of_one_machine={"machine_health": where(lambda row: row["score"] > 0.5, stuck("machine_id"))},
     ),
     *breaks(
         "steps with risks = steps",

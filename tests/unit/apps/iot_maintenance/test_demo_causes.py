@@ -95,7 +95,8 @@ def test_the_report_counts_in_the_time_of_machines() -> None:
     assert (failures.found, failures.holds, failures.note) == (
         1, True, "median 30 min of a machine's life ahead",
     )  # fmt: skip
-    assert (causes.found, causes.holds, causes.note) == (3, True, "1 without one: 1 in a machine's month")
+    note = "precision 75%; 1 without one: 1 in a machine's month"
+    assert (causes.found, causes.holds, causes.note) == (3, True, note)
     # Of few it says nothing.
     few = checks(judge(truths, rows[2:], LAST), machine_hours=720.0, acceleration=180.0)[1]
     assert few.is_empty

@@ -111,7 +111,7 @@ def test_alarms_that_come_at_any_time_do_not_hold_and_those_before_failures_do(s
 
     def held(alarms: list[dict[str, Any]]) -> list[bool]:
         found = judge_warnings(degradations(truths), alarms, steps, readings, ("off",), END * SECOND)
-        return [check.holds for check in warning_checks(found, 180.0)]
+        return [check.holds for check in warning_checks(found, 720.0, 180.0)]
 
     informed = [alarm(m, at + rnd.randrange(3, 12)) for m, at in onset.items() if rnd.random() < 0.85]
     informed += [alarm(rnd.choice(machines), rnd.randrange(END)) for _ in range(3)]
@@ -123,10 +123,11 @@ def test_alarms_that_come_at_any_time_do_not_hold_and_those_before_failures_do(s
 def test_of_few_alarms_and_failures_nothing_is_said() -> None:
     """As in a demo of six seconds, whose checks hold or have nothing to compare."""
     few = Warned(3, 0, 0.2, 2, 0.1, [], 1, 1)
-    assert all(check.ok and check.is_empty for check in warning_checks(few, 180.0))
-    many = warning_checks(few._replace(told=9, failures=9, well=9, doubted=9), 180.0)
+    assert all(check.ok and check.is_empty for check in warning_checks(few, 720.0, 180.0))
+    many = warning_checks(few._replace(told=9, failures=9, well=9, doubted=9), 360.0, 180.0)
     assert not any(check.ok for check in many)
-    lead = warning_checks(few._replace(failures=3, leads_ms=[4_000, 8_000, 20_000]), 180.0)[1]
+    assert many[0].note == "precision 0%; false alarms 9: 18 in a machine's month"
+    lead = warning_checks(few._replace(failures=3, leads_ms=[4_000, 8_000, 20_000]), 720.0, 180.0)[1]
     assert (lead.found, lead.note) == (3, "median 24 min of a machine's life ahead")
     assert expected(2.5) == pytest.approx(2.5 + 2 * 2.5**0.5)
 

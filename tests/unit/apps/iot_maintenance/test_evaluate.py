@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,69 @@ def test_a_folder_without_the_data_is_one_clear_line(tmp_path: Path) -> None:
         invoke("azure-join", "--data", str(tmp_path), "--out", str(tmp_path / "r.json"))
 
 
+def spoilt(file: str, content: str | bytes) -> Callable[[Path], None]:
+    """A file has something else in it."""
+
+    def change(folder: Path) -> None:
+        (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return change
+
+
+def without(file: str, column: str) -> Callable[[Path], None]:
+    """A table lacks a column."""
+
+    def change(folder: Path) -> None:
+        path = folder / file
+        parquet = path.suffix == ".parquet"
+        frame = (pd.read_parquet(path) if parquet else pd.read_csv(path)).drop(columns=column)
+        frame.to_parquet(path) if parquet else frame.to_csv(path, index=False)
+
+    return change
+
+
+def nobody_measures(folder: Path) -> None:
+    path = folder / "telemetry_x.parquet"
+    pd.read_parquet(path).iloc[:0].to_parquet(path)
+
+
+NO_AZURE = [
+    (spoilt("telemetry_x.parquet", b"no parquet"), "telemetry_x.parquet cannot be read"),
+    (without("telemetry_x.parquet", "volt"), "telemetry_x.parquet has no column volt"),
+    (nobody_measures, "telemetry without a row"),
+    (spoilt("errors_x.csv", ""), "errors_x.csv cannot be read"),
+    (spoilt("errors_x.csv", b"\xff\xfe\x00"), "errors_x.csv cannot be read"),
+    (without("errors_x.csv", "errorID"), "errors_x.csv has no column errorID"),
+    (spoilt("errors_x.csv", "datetime,machineID,errorID\nnever,1,e\n"), "a time that is none"),
+    (spoilt("errors_x.csv", "datetime,machineID,errorID\n,1,e\n"), "a row without a time"),
+    (spoilt("maint_x.csv", "datetime,machineID,comp\n2015-01-01,m1,c\n"), "no whole number"),
+    (spoilt("maint_x.csv", "datetime,machineID,comp\n2015-01-01,,c\n"), "no whole number"),
+    (without("machines_x.csv", "model"), "machines_x.csv has no column model"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), NO_AZURE)
+def test_what_is_no_table_of_the_sample_is_one_clear_line(
+    azure_folder: Path, change: Callable[[Path], None], why: str
+) -> None:
+    change(azure_folder)
+    with pytest.raises(azure.DataMissing, match=why) as refused:
+        azure.read_tables(azure_folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_an_error_or_a_replacement_the_join_is_that_of_nothing(
+    azure_folder: Path, tmp_path: Path
+) -> None:
+    spoilt("errors_x.csv", "datetime,machineID,errorID\n")(azure_folder)
+    spoilt("maint_x.csv", "datetime,machineID,comp\n")(azure_folder)
+    out = tmp_path / "r.json"
+    invoke("azure-join", "--data", str(azure_folder), "--out", str(out))
+    report = json.loads(out.read_text())
+    assert (report["rows"], report["mismatches"], report["dead_letters"]) == (2 * 12 * 24, 0, 0)
+    assert report["events"] == 2 * 12 * 24 * 4 + 3  # the master data among them
+
+
 def test_the_documented_rules_find_what_they_say(tmp_path: Path) -> None:
     rng = random.Random(1)
     rows = []
@@ -137,6 +202,17 @@ def test_a_file_of_another_data_set_is_refused(tmp_path: Path) -> None:
         invoke("ai4i", "--data", str(tmp_path / "x.csv"), "--out", str(tmp_path / "r.json"))
 
 
+@pytest.mark.parametrize(
+    "row", ["x,L,298,308,1500,40,0,0,0,0", "1,X,298,308,1500,40,0,0,0,0", "1,L,298,308,fast,40,0,0,0,0",
+            "1,L,298,308,nan,40,0,0,0,0", "1,L,298"],
+)  # fmt: skip
+def test_a_product_without_its_numbers_is_named_by_its_line(tmp_path: Path, row: str) -> None:
+    heading = ",".join(("UDI", "Type", *ai4i.COLUMNS, *ai4i.MODES))
+    (tmp_path / "x.csv").write_text(f"{heading}\n7,L,298,308,1500,40,0,0,0,0\n{row}\n")
+    with pytest.raises(ai4i.NotAi4i, match=r"x\.csv, line 3: a product has"):
+        ai4i.read_products(tmp_path / "x.csv")
+
+
 def series(folder: Path) -> tuple[Path, Path]:
     """A noisy series with two excursions, in which the value goes in and out of its limit."""
     rng = random.Random(3)
@@ -169,6 +245,83 @@ def test_dead_band_and_delays_leave_a_few_transitions_at_the_same_windows(tmp_pa
     beyond = ((frame.value > high) | (frame.value < low)).to_numpy()
     changes = int((beyond[1:] != beyond[:-1]).sum()) + int(beyond[0])
     assert report["bare"]["transitions"] == changes
+
+
+def shifting(folder: Path, seed: int) -> tuple[Path, Path]:
+    """A series whose level moves now and then, for as long as it likes, and windows anywhere."""
+    rng = random.Random(seed)
+    times = pd.date_range("2014-01-01", periods=1_500, freq="5min")
+    values, level = [], 0.0
+    for n in range(len(times)):
+        if n > 300 and rng.random() < 0.02:
+            level = rng.choice((0.0, 0.0, 3.0, 4.5, -4.5))
+        values.append(round(10 + level + rng.gauss(0, 1), 3))
+    path = folder / "made" / "one.csv"
+    path.parent.mkdir()
+    pd.DataFrame({"timestamp": times, "value": values}).to_csv(path, index=False)
+    begins = sorted(rng.sample(range(300, 1_400, 60), 6))
+    spans = [[str(times[n]), str(times[n + 40])] for n in begins]
+    (folder / "windows.json").write_text(json.dumps({"made/one.csv": spans}))
+    return path, folder / "windows.json"
+
+
+def by_the_minute(frame: pd.DataFrame, *, dead: float, on: int, off: int) -> list[bool]:
+    """Whether an alarm is active at each minute, by a walk through them; delays in minutes."""
+    values = {5 * n: value for n, value in enumerate(frame["value"])}
+    known = frame["value"][: int(0.15 * len(frame))]
+    high, low = known.mean() + 3.5 * known.std(ddof=0), known.mean() - 3.5 * known.std(ddof=0)
+    dead *= known.std(ddof=0)
+    holds, active, since, found = False, False, 0, []
+    for minute in range(5 * len(frame) - 4):
+        if (value := values.get(minute)) is not None:
+            inner = dead if holds else 0.0
+            beyond = value > high - inner or value < low + inner
+            since = since if beyond == holds else minute
+            holds = beyond
+        if holds != active and minute - since >= (on if holds else off):
+            active = holds
+        found.append(active)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_raised_windows_and_the_active_share_are_those_of_every_minute(seed: int, tmp_path: Path) -> None:
+    path, windows = shifting(tmp_path, seed)
+    out = tmp_path / "r.json"
+    invoke("alarms", "--series", str(path), "--windows", str(windows), "--out", str(out))
+    report = json.loads(out.read_text())
+    frame = pd.read_csv(path, parse_dates=["timestamp"])
+    begin = frame["timestamp"][0]
+    (spans,) = json.loads(windows.read_text()).values()
+    inside = [tuple(int((pd.Timestamp(t) - begin).total_seconds()) // 60 for t in span) for span in spans]
+    for name, how in (
+        ("bare", {"dead": 0.0, "on": 0, "off": 0}),
+        ("filtered", {"dead": nab.DEAD_BAND, "on": 15, "off": 120}),
+    ):
+        active = by_the_minute(frame, **how)  # type: ignore[arg-type]
+        rises = [n for n in range(len(active)) if active[n] and not (n and active[n - 1])]
+        found = report[name]
+        changes = sum(one != other for one, other in pairwise([False, *active]))
+        assert found["transitions"] == changes
+        assert found["windows_raised"] == sum(any(low <= n <= high for n in rises) for low, high in inside)
+        assert found["windows_hit"] == sum(any(active[low : high + 1]) for low, high in inside)
+        assert found["active_share"] == pytest.approx(sum(active[:-1]) / (len(active) - 1), abs=2e-4)
+    assert (report["windows_raised"], report["active_share"]) == tuple(
+        report["filtered"][name] for name in ("windows_raised", "active_share")
+    )
+    assert report["held"] is (report["active_share"] <= 0.1)
+
+
+def test_a_filter_that_is_active_most_of_the_time_is_not_held(tmp_path: Path) -> None:
+    path, windows = series(tmp_path)
+    frame = pd.read_csv(path)
+    frame.loc[1_000:, "value"] += 20.0
+    frame.to_csv(path, index=False)
+    out = tmp_path / "r.json"
+    invoke("alarms", "--series", str(path), "--windows", str(windows), "--out", str(out))
+    report = json.loads(out.read_text())
+    assert report["active_share"] > 0.6
+    assert report["held"] is False
 
 
 def test_a_series_without_windows_is_refused(tmp_path: Path) -> None:
@@ -269,6 +422,8 @@ def test_settings_that_make_no_sense_are_named() -> None:
     for override, why in (
         ("monitor.shift_starts=6", "no time of day"),
         ("monitor.shift_tz=Mars", "time zone"),
+        ("foresight.every=0", r"foresight\.every.*a step takes time"),
+        ("health.interval=0s", r"health\.interval.*an interval takes time"),
     ):
         with pytest.raises(UserError, match=why):
             load_settings(IotSettings, app="iot", overrides=[override], env={})

@@ -129,6 +129,55 @@ def test_what_is_no_cmapss_is_said_in_a_line(six: Path, file: str, text: str, sa
         invoke("cmapss", "--data", str(six), "--subset", "FD002", "--out", str(six / "r.json"))
 
 
+CYCLE = " ".join(["0"] * 24)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (f"1 1 {CYCLE}\n1 2 nan {CYCLE[2:]}\n", "train_FD002, row 2: op1 is no number: nan"),
+        (f"1 1 {CYCLE}\n1 2 {CYCLE[:-1]}x\n", "row 2: s21 is no number: x"),
+        (f"1 1.5 {CYCLE}\n", r"row 1: cycle is no whole number: 1\.5"),
+        (f"inf 1 {CYCLE}\n", "row 1: unit is no whole number: inf"),
+        (f"1 1e12 {CYCLE}\n", "row 1: cycle is no whole number"),
+        (f"1 1 {CYCLE}\n2 1 {CYCLE}\n2 1 {CYCLE}\n", "engine 2 has cycle 1 twice"),
+        (f"1 1 {CYCLE}\n1 2 {CYCLE} 7\n", "cannot be read"),
+        ("", "cannot be read"),
+    ],
+)
+def test_a_row_that_is_no_cycle_is_named(six: Path, rows: str, said: str) -> None:
+    (six / "train_FD002.txt").write_text(rows)
+    with pytest.raises(cmapss.NotCmapss, match=said) as refused:
+        cmapss.read_engines(six, "train_FD002")
+    assert "\n" not in str(refused.value)
+
+
+def test_whole_numbers_may_be_written_with_a_point(six: Path) -> None:
+    (six / "train_FD002.txt").write_text(f"1.0 1.0000 {CYCLE}\n1.0 2e0 {CYCLE}\n")
+    found = cmapss.read_engines(six, "train_FD002")
+    assert found[["unit", "cycle"]].to_numpy().tolist() == [[1, 1], [1, 2]]
+    assert {str(found[name].dtype) for name in ("unit", "cycle")} == {"int64"}
+
+
+def test_what_is_left_is_a_number_without_end_is_said(six: Path) -> None:
+    (six / "RUL_FD002.txt").write_text("inf\n" * 8)
+    with pytest.raises(UserError, match=r"RUL_FD002\.txt cannot be read"):
+        cmapss.read_left(six, "FD002")
+
+
+@pytest.mark.parametrize(("lives", "said"), [((90,), "two at least"), ((3, 4), "too few or too short")])
+def test_too_few_or_too_short_lives_teach_nothing(
+    six: Path, lives: tuple[int, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cmapss, "WAYS", ((SMALL, 125.0),))
+    train = cmapss.read_engines(six, "train_FD002")
+    keep = [n for unit, life in enumerate(lives, 1)
+            for n in np.flatnonzero((train["unit"] == unit) & (train["cycle"] <= life))]  # fmt: skip
+    train.iloc[keep].to_csv(six / "train_FD002.txt", sep=" ", header=False, index=False)
+    with pytest.raises(UserError, match=said):
+        invoke("cmapss", "--data", str(six), "--subset", "FD002", "--out", str(six / "r.json"))
+
+
 def test_a_subset_that_is_not_there_is_said(six: Path) -> None:
     with pytest.raises(UserError, match=r"no train_FD009\.parquet"):
         invoke("cmapss", "--data", str(six), "--subset", "FD009", "--out", str(six / "r.json"))
@@ -175,7 +224,7 @@ def plant(tmp_path: Path) -> Path:
 
 def test_failures_are_foreseen_from_the_join(plant: Path, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    invoke(
+    told = invoke(
         "azure-pdm",
         "--data",
         str(plant),
@@ -192,6 +241,7 @@ def test_failures_are_foreseen_from_the_join(plant: Path, tmp_path: Path) -> Non
     assert report["binary_f1"] > report["f1_events"]
     assert {name: c["failures"] for name, c in report["components"].items()} == {"comp1": 12, "comp2": 12}
     assert report["macro_f1"] > 0.85
+    assert "comp1: 12 failures, " in " ".join(told.split())
     scores = pd.read_csv(tmp_path / "s" / "azure_pdm.csv")
     assert len(scores) == report["steps"]
     said = scores[[c for c in scores if c.startswith("joined_")]].max(axis=1) > 0.5
@@ -244,6 +294,44 @@ def test_a_gain_is_above_nothing_only_where_it_is() -> None:
     assert 0 < low < high
     low, high = azure_pdm.gain(truth, worse, worse, machines)
     assert (low, high) == (0.0, 0.0)
+
+
+def only(plant: Path, machines: list[int]) -> None:
+    """Leave other machines out of the telemetry."""
+    frame = pd.read_parquet(plant / "telemetry_x.parquet")
+    frame[frame["machineID"].isin(machines)].to_parquet(plant / "telemetry_x.parquet")
+
+
+def test_one_machine_alone_is_split_by_time_only(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(plant, [3])
+    out = plant / "r.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(azure_pdm, "run", None)  # that is said before anything is streamed
+        with pytest.raises(UserError, match="cannot be held out: split by time"):
+            invoke("azure-pdm", "--data", str(plant), "--folds", "3", "--out", str(out))
+    invoke("azure-pdm", "--data", str(plant), "--train-until", "2015-01-25", "--test-from", "2015-01-27",
+           "--out", str(out))  # fmt: skip
+    report = json.loads(out.read_text())
+    assert (report["machines"], report["folds"]) == (1, 0)
+    assert 0 < report["failures"] < 4
+
+
+def test_there_are_no_more_parts_than_machines(plant: Path) -> None:
+    only(plant, [1, 2, 3])
+    out = plant / "r.json"
+    invoke("azure-pdm", "--data", str(plant), "--folds", "9", "--out", str(out))
+    report = json.loads(out.read_text())
+    assert (report["machines"], report["folds"]) == (3, 3)
+
+
+def test_a_split_that_leaves_nothing_is_said(plant: Path) -> None:
+    only(plant, [1])
+    arguments = ("azure-pdm", "--data", str(plant), "--out", str(plant / "r.json"))
+    with pytest.raises(UserError, match="nothing to test"):
+        invoke(*arguments, "--train-until", "2016-01-01", "--test-from", "2016-02-01")
+    (plant / "failures_x.csv").write_text("datetime,machineID,failure\n")
+    with pytest.raises(UserError, match="nothing to foresee"):
+        invoke(*arguments)
 
 
 def test_a_folder_without_failures_is_said(plant: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 
+import msgspec
 import pytest
 
 from millrace.operators import limit_forecast
+from millrace.rules import PublishRule, Rule
 from millrace.runtime.settings import load_settings
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint, Reading
 from millrace_apps.iot_maintenance.processes.anomalies import Scoring
 from millrace_apps.iot_maintenance.processes.forecasts import Forecasting, PointForecast
 from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
@@ -20,6 +23,7 @@ from millrace_apps.iot_maintenance.settings import IotSettings, forecasting
 from tests.unit.apps.iot_maintenance.monitor_cases import (
     DAY,
     HOUR,
+    M1,
     MINUTE,
     START,
     Event,
@@ -96,8 +100,55 @@ def test_the_limits_are_those_of_the_machines_kind_and_both_sides_count() -> Non
     assert {(row.side, row.limit) for row in forecasts(down)[40:]} == {("below", 50.0)}
 
 
+def measured(at: int, value: float, point: str) -> Event:
+    name = f"{point}.{at}"
+    event = Reading(name, f"{M1}.{point}", M1, "gw", "oil", value, "degC", START + at, point)
+    return M1, START + at, event
+
+
+def test_the_limit_of_a_point_is_that_of_its_own_master_data_else_of_its_machines() -> None:
+    """Three points that rise alike; one has a limit of its own. Then the machine's is another."""
+    rules = (
+        rule(Level(when="value > attribute('limit') and regime != 'off'")),
+        rule(id="x", quantities=("x",)),
+    )
+    target = driven(*rules)
+    points = [
+        MeasuringPoint("oil", "front", attributes={"limit": "71"}),
+        MeasuringPoint("oil", "back"),
+        MeasuringPoint("oil", "top", attributes={"limit": "hot"}),
+    ]
+
+    def registry(at: int, limit: str) -> Event:
+        told = Equipment(M1, START + at, "pump", {"limit": limit}, points=points)
+        return M1, START + at, told
+
+    events = [registry(0, "75")]
+    for point in ("front", "back", "top"):
+        events += [measured(at - START, event.value, point) for _, at, event in rising(180)]
+    target.send_batch(events)
+    until(target, 180 * MINUTE)
+    sides = {(row.subject, row.side, row.limit) for row in forecasts(target) if row.side != "none"}
+    assert sides == {("oil@front", "above", 71.0), ("oil@back", "above", 75.0)}
+    before = len(forecasts(target))
+    later = [measured(181 * MINUTE, 69.0, "back"), measured(182 * MINUTE, 69.05, "back")]
+    send(target, registry(180 * MINUTE + 1, "73"), *later)
+    until(target, 183 * MINUTE)
+    assert {row.limit for row in forecasts(target)[before:]} == {73.0}
+
+
+def test_a_rule_that_is_only_tried_has_no_limit_that_is_foreseen() -> None:
+    for state, wanted in (("active", {75.0}), ("shadow", set())):
+        target = driven()
+        text = msgspec.json.encode(HOT).decode()
+        target.broadcast(PublishRule(Rule("hot", text), 1, "ann", 0, state, 0))  # type: ignore[arg-type]
+        send(target, *rising(180))
+        until(target, 4 * HOUR)
+        assert {row.limit for row in forecasts(target) if row.side != "none"} == wanted
+
+
 def test_nothing_is_foreseen_without_a_limit_or_where_it_is_off() -> None:
-    free = driven(rule(Level(when="value > 75")))
+    free = driven(rule(Level(when="rate > 75 and zscore > 3")))
     off = driven(HOT, forecasting=Forecasting(enabled=False))
     for target in (free, off):
         send(target, *rising(180))

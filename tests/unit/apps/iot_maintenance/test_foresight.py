@@ -12,23 +12,36 @@ import pandas as pd
 import pytest
 
 from millrace.errors import UserError
+from millrace.operators import fit_chart
 from millrace.testing import TestDriver
+from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, Level
 from millrace_apps.iot_maintenance.contracts.records import EnrichedReading
 from millrace_apps.iot_maintenance.evaluation.stream import Sent, settings_for
 from millrace_apps.iot_maintenance.foresight import condition
+from millrace_apps.iot_maintenance.foresight.alarming import Ruling
 from millrace_apps.iot_maintenance.foresight.baseline import Baseline, Usual, fitted, read_baseline
 from millrace_apps.iot_maintenance.foresight.condition import FIRST, LONG, MIDDLE, SHORT, Awaited, Life
-from millrace_apps.iot_maintenance.foresight.models import Forecaster
+from millrace_apps.iot_maintenance.foresight.distribution import Calibration
+from millrace_apps.iot_maintenance.foresight.models import ComponentRisks, Forecaster, Told
 from millrace_apps.iot_maintenance.foresight.process import Foresight, Looking
+from millrace_apps.iot_maintenance.processes.anomalies import Scoring
+from millrace_apps.iot_maintenance.processes.forecasts import Forecasting
+from millrace_apps.iot_maintenance.processes.liveness_monitor import Monitoring
+from millrace_apps.iot_maintenance.processes.machine_health import Charts
+from millrace_apps.iot_maintenance.processes.monitor import MachineMonitor
 from millrace_apps.iot_maintenance.topology import topology
+from tests.unit.apps.iot_maintenance import monitor_cases
 from tests.unit.apps.iot_maintenance.foresight_cases import (
     HOUR,
     START,
     TABLES,
+    errors_of,
     publish_both,
     streamed,
     wearing,
 )
+from tests.unit.apps.iot_maintenance.monitor_cases import DAY, equipment, rule
+from tests.unit.apps.iot_maintenance.test_kpis import fleet_day
 
 
 def by_pandas(values: list[float]) -> pd.DataFrame:
@@ -231,6 +244,68 @@ def test_what_is_kept_of_a_machine_stays_below_2_kib() -> None:
     assert len(msgspec.msgpack.encode(life)) <= 2_048
 
 
+class Saying:
+    """Says of every step that fifty hours remain, and that a seal may fail."""
+
+    def __init__(self) -> None:
+        self.kept = errors_of()
+
+    def life(self, features: dict[str, float]) -> Told:
+        return Told(50.0, self.kept.spread(50.0), self.kept.ceiling, "1")
+
+    def risks(self, features: dict[str, float]) -> ComponentRisks:
+        return ComponentRisks({"seal": 0.2, "bearing": 0.1}, 24.0, "1")
+
+    def calibration(self) -> Calibration:
+        return self.kept
+
+
+def test_all_that_is_foreseen_adds_2_kib_a_machine_and_1_kib_a_point_and_stays_there() -> None:
+    """Scores, limits, T² and Q, features, forecasts and an alarm of them, beside what is kept without them.
+
+    A machine of six points in the second month as in the first; what it is held against is kept nowhere.
+    """
+    sensors = tuple(f"quantity{n}" for n in range(6))
+    rng = np.random.default_rng(1)
+    rows = {word: rng.normal(50, 1, (200, 6)).tolist() for word in ("running", "idle")}
+    charts = Charts({"pump": fit_chart(rows, sensors)})
+    hot = rule(quantities=("quantity0",))
+    told = Monitoring(rules=(hot,), sensor_least_ms=10 * DAY, foresees=True)
+    soon = AlarmRule("soon", (Level(when="risk('seal') > 0.1"),), source="foresight")
+    off = TestDriver(MachineMonitor(told, Scoring(enabled=False), Forecasting(enabled=False)))
+    on = TestDriver(MachineMonitor(told, Scoring(), Forecasting(), charts))
+    saying: Any = Saying()
+    ahead = TestDriver(Foresight(Looking(forecaster=saying), Ruling((soon,))))
+    sizes, seen = [], 0
+    for day in range(60):
+        events = fleet_day(1, day) if day else [equipment(0, "pump", machine=MACHINE), *fleet_day(1, 0)]
+        for driver in (off, on):
+            driver.send_batch(events)
+            driver.advance_watermark(monitor_cases.START + (day + 1) * DAY - HOUR)
+        readings = on.values()
+        for row in readings[seen:]:
+            ahead.send(MACHINE, row, at=row.event_time_ms, input="readings")
+        seen = len(readings)
+        ahead.advance_watermark(monitor_cases.START + (day + 1) * DAY - HOUR)
+        sizes.append(bytes_of(on) + bytes_of(ahead) - bytes_of(off))
+    assert on.values("scores")
+    assert on.values("machine_health")
+    assert len(ahead.state(MACHINE)["life"].awaited) == 8
+    assert ahead.values("alarms")[-1].active
+    assert max(sizes) <= 2_048 + 6 * 1_024
+    assert max(sizes[30:]) <= 1.05 * max(sizes[15:30])
+
+
+MACHINE = "p01-l01-m000"
+
+
+def bytes_of(driver: TestDriver) -> int:
+    """What is kept of the one machine, as it is kept."""
+    driver.snapshot()
+    (cell,) = driver.host.store.cells.values()
+    return len(cell.body)
+
+
 def test_points_and_facts_beyond_the_bounds_are_left_out() -> None:
     life = Life(begun=0)
     for number in range(1_000):
@@ -318,6 +393,30 @@ def test_a_baseline_is_read_from_its_file_alone(tmp_path: Path) -> None:
     assert read_baseline("") == Baseline()
     path.write_text("[]")
     with pytest.raises(UserError, match="is no baseline"):
+        read_baseline(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"scale": (1.0, 1.0)}, "a scale, and a number of each centre"),
+        ({"centres": ((0.0, 1.0), (10.0,))}, "a scale, and a number of each centre"),
+        ({"centres": ()}, "a scale, and a number of each centre"),
+        ({"by": (), "centres": (), "scale": ()}, "0 regimes, and what is usual in 2"),
+        ({"usual": ({},)}, "2 regimes, and what is usual in 1"),
+        ({"scale": (0.0,)}, "above 0"),
+        ({"usual": ({}, {"heat": Usual(50.0, 0.0)})}, "above 0"),
+    ],
+)
+def test_a_baseline_that_contradicts_itself_is_refused_at_the_start(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    right = Baseline(("load",), ((0.0,), (10.0,)), (1.0,), ({}, {"heat": Usual(50.0, 5.0)}))
+    path = tmp_path / "b.json"
+    path.write_bytes(msgspec.json.encode(right))
+    assert read_baseline(str(path)) == right
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(right, **change)))
+    with pytest.raises(UserError, match=f"is no baseline: .*{why}"):
         read_baseline(str(path))
 
 

@@ -115,6 +115,8 @@ def test_only_what_is_believed_counts_and_too_little_is_told() -> None:
     assert len(lines) == 1
     with pytest.raises(UserError, match="enough readings"):
         learn(table[:100], MINUTE)
+    with pytest.raises(UserError, match="takes time"):
+        learn(table, 0)
 
 
 def test_a_machine_that_is_as_it_was_is_well_and_a_leak_is_found_and_named() -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import random
+import shutil
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,11 +16,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from millrace.errors import UserError
 from millrace.operators import novelty
 from millrace_apps.iot_maintenance.evaluation import anomalies
-from millrace_apps.iot_maintenance.evaluation.anomalies import CANDIDATES, alone, choose, judge, read_folder
+from millrace_apps.iot_maintenance.evaluation.anomalies import (
+    CANDIDATES,
+    alone,
+    choose,
+    judge,
+    read_folder,
+    write_scores,
+)
 from millrace_apps.iot_maintenance.evaluation.cli import app
-from millrace_apps.iot_maintenance.evaluation.nab import NotNab
+from millrace_apps.iot_maintenance.evaluation.nab import NotNab, read_series
 from millrace_apps.iot_maintenance.evaluation.nab_baselines import ewma, windowed_gaussian
 from millrace_apps.iot_maintenance.evaluation.nab_scoring import (
     Judge,
@@ -214,6 +223,8 @@ def test_series_are_judged_in_the_order_of_their_file(tmp_path: Path) -> None:
         ("timestamp,value\nyesterday,1\n", "no series"),
         ("timestamp,value\n2014-01-01 00:00:00,nan\n", "no numbers"),
         ("timestamp,value\n", "no values"),
+        ("timestamp,value\n2014-01-01 00:00:00\n", "no series"),
+        (f'timestamp,value\n2014-01-01 00:00:00,"{"1" * 200_000}"\n', "no series"),
     ],
 )
 def test_what_is_no_series_is_one_clear_line(tmp_path: Path, content: str, says: str) -> None:
@@ -228,6 +239,14 @@ def test_what_is_no_series_is_one_clear_line(tmp_path: Path, content: str, says:
 def test_a_folder_without_windows_or_series_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotNab, match="no list of labelled windows"):
         read_folder(tmp_path)
+    for text, why in (
+        ("[1, 2]", "names no files"),
+        ('{"a": [1]}', "no list"),
+        ('{"a": [["x", "y"]]}', "no list"),
+    ):
+        (tmp_path / "combined_windows.json").write_text(text)
+        with pytest.raises(NotNab, match=why):
+            read_folder(tmp_path)
     (tmp_path / "combined_windows.json").write_text("{}")
     with pytest.raises(NotNab, match="has no FOLDER"):
         read_folder(tmp_path)
@@ -235,6 +254,23 @@ def test_a_folder_without_windows_or_series_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x" / "y.csv").write_text("timestamp,value\n2014-01-01 00:00:00,1\n")
     with pytest.raises(NotNab, match="no entry"):
         read_folder(tmp_path)
+
+
+def test_what_is_linked_from_elsewhere_has_the_name_that_it_is_linked_by(tmp_path: Path) -> None:
+    made, gathered = folder(tmp_path / "made"), tmp_path / "gathered"
+    gathered.mkdir()
+    (gathered / "wells").symlink_to(made / "data" / "pumps")
+    (gathered / "belts").mkdir()
+    (gathered / "belts" / "long.csv").symlink_to(made / "data" / "belts" / "a.csv")
+    told = json.loads((made / "combined_windows.json").read_text())
+    names = {"pumps/a.csv": "wells/a.csv", "pumps/b.csv": "wells/b.csv", "belts/a.csv": "belts/long.csv"}
+    windows = {names[name]: spans for name, spans in told.items() if name in names}
+    (gathered / "combined_windows.json").write_text(json.dumps(windows))
+    found = read_folder(gathered)
+    assert [rows.name for rows in found] == ["belts/long.csv", "wells/a.csv", "wells/b.csv"]
+    assert {rows.folder for rows in found} == {"belts", "wells"}
+    (by_alarms,) = [read_series(gathered / "belts" / "long.csv")]
+    assert by_alarms.name == "belts/long.csv"
 
 
 # -- through the pipeline ---------------------------------------------------------------------------
@@ -281,6 +317,54 @@ def test_the_pipeline_gives_the_scores_of_the_detector_and_the_report_is_of_thes
     # At a threshold that nothing reaches: no detection at all.
     invoke("--data", str(data), "--out", str(out), "--threshold", "1")
     assert json.loads(out.read_text())["standard"] == 0
+
+
+def test_a_file_in_two_halves_scores_as_in_one_and_its_end_changes_no_score_before(tmp_path: Path) -> None:
+    """What the pipeline says of the first half hangs on nothing that is to come."""
+    data, written = folder(tmp_path / "whole"), tmp_path / "rows"
+    invoke("--data", str(data), "--out", str(tmp_path / "r.json"), "--scores-dir", str(written / "whole"))
+    half, turned = tmp_path / "half", tmp_path / "turned"
+    for rows in read_folder(data):
+        lines = (data / "data" / rows.name).read_text().splitlines()
+        middle = len(lines) // 2
+        rest = [f"{line.partition(',')[0]},{-1e6 + n}" for n, line in enumerate(lines[middle:])]
+        for other, content in ((half, lines[:middle]), (turned, [*lines[:middle], *rest])):
+            path = other / rows.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(content) + "\n")
+    for other in (half, turned):
+        (other / "combined_windows.json").write_text((data / "combined_windows.json").read_text())
+        arguments = ("--data", str(other), "--out", str(tmp_path / "r.json"))
+        invoke(*arguments, "--scores-dir", str(written / other.name))
+
+    def scores(of: str, name: str) -> list[str]:
+        with (written / of / name).open() as file:
+            return [row["anomaly_score"] for row in csv.DictReader(file)]
+
+    for rows in read_folder(half):
+        whole, first, other = (scores(of, rows.name) for of in ("whole", "half", "turned"))
+        assert len(first) == len(rows.times) > 400
+        assert first == whole[: len(first)] == other[: len(first)]
+        assert other != whole
+
+
+def test_that_there_are_no_other_folders_is_said_before_anything_is_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder(tmp_path)
+    for other in ("quiet", "belts"):
+        shutil.rmtree(data / "data" / other)
+    monkeypatch.setattr(anomalies, "run", None)
+    with pytest.raises(NotNab, match="one folder only"):
+        invoke("--data", str(data), "--out", str(tmp_path / "r.json"), "--nested")
+
+
+def test_scores_that_cannot_be_written_are_one_clear_line(tmp_path: Path) -> None:
+    data, place = folder(tmp_path), tmp_path / "taken"
+    place.write_text("a file")
+    series = read_folder(data)
+    with pytest.raises(UserError, match="cannot be written"):
+        write_scores(place, series, {rows.name: [0.0] * len(rows.times) for rows in series})
 
 
 def test_nested_chooses_on_the_other_folders_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from millrace.errors import UserError
 from millrace.testing import TestDriver
@@ -162,6 +163,24 @@ def test_alarms_are_suppressed_while_work_is_done_and_not_longer() -> None:
     assert last.comment == "work on seal is over"
 
 
+@pytest.mark.parametrize(("role", "held"), [("", False), ("fitter", False), ("supervisor", True)])
+def test_work_suppresses_alarms_that_are_for_a_role_where_it_was_planned_in_it(role: str, held: bool) -> None:
+    """As of whoever suppresses them by hand; the other alarms of the machine are suppressed in any case."""
+    guarded = rule(id="guarded", quantities=("oil", "load"), roles=("supervisor",))
+    target = driver(rule(id="hot"), guarded)
+    planned = plan(0, start=HOUR, length=HOUR, suppress=True)[2]
+    send(target, (M1, START, structs.replace(planned, role=role)), reading(10 * MINUTE, 99.0))
+    send(target, reading(70 * MINUTE, 99.0, "load"))
+    until(target, 75 * MINUTE)
+    newest = {e.alarm: e for e in history(target)}
+    assert newest["hot/oil"].suppressed
+    assert [newest[name].suppressed for name in ("guarded/oil", "guarded/load")] == [held, held]
+    assert [newest[name].announced for name in ("guarded/oil", "guarded/load")] == [not held, not held]
+    send(target, maintenance(80 * MINUTE))
+    until(target, 81 * MINUTE)
+    assert not any(e.suppressed for e in {e.alarm: e for e in history(target)}.values())
+
+
 def test_the_suppression_of_an_operator_is_not_ended_by_work_that_is_done() -> None:
     target = driver(rule(id="hot"))
     send(target, plan(0, start=HOUR, length=HOUR, suppress=True), reading(70 * MINUTE, 99.0))
@@ -295,8 +314,8 @@ def test_orders_hang_on_no_cut_order_or_restart(seed: int) -> None:
 
 def test_what_would_be_refused_is_not_sent() -> None:
     settings = IotSettings(monitor={"reasons": True})  # type: ignore[arg-type]
-    made = plan_of(settings, M1, "seal", operator="ann", start_ms=START + HOUR, at_ms=START)
-    assert (made.verb, made.alarm, made.start_ms) == ("plan", "seal", START + HOUR)
+    made = plan_of(settings, M1, "seal", operator="ann", start_ms=START + HOUR, at_ms=START, role="fitter")
+    assert (made.verb, made.alarm, made.start_ms, made.role) == ("plan", "seal", START + HOUR, "fitter")
     with pytest.raises(UserError, match="over already"):
         plan_of(settings, M1, "seal", operator="ann", start_ms=START - HOUR, at_ms=START)
     with pytest.raises(UserError, match="needs a reason"):

@@ -362,6 +362,9 @@ def test_a_file_of_assets_is_sent_to_the_registry(tmp_path: Path, monkeypatch: p
         ("- {machine: m1}", "there is no 'machine'"),
         ("- {kind: pump}", "machine_id"),
         ("- {machine_id: m1, points: [{point: x}]}", "quantity"),
+        ("- {machine_id: m1, points: [{quantity: oil, sensor: s1}]}", "asset 1: there is no 'sensor'"),
+        ("- {machine_id: m1, points: [{quantity: oil}, {quantity: oil}]}", "asset 1: oil is measured twice"),
+        ("- {machine_id: m0}\n- {machine_id: m1, points: 3}", "asset 2"),
         ("- [", "plant.yaml"),
     ],
 )

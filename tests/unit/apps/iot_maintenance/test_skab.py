@@ -125,6 +125,11 @@ def test_outliers_and_change_points_of_made_files_are_found(tmp_path: Path) -> N
     assert report["changes"]["found"] == 8
     assert report["changes_cusum"]["found"] >= 4
     assert set(report["by_folder"]) == {"valve1", "valve2", "other"}
+    # What has no anomaly is judged for itself: each row that is told after what was learned is false.
+    free = pd.read_csv(scores / "anomaly-free" / "anomaly-free.csv")
+    assert not free["anomaly"].any()
+    assert report["anomaly_free"] == round(100 * free["outlier"][TRAIN:].mean(), 2) < 5
+    assert report["left_out"] == []
     # The rows say the same, and have the labels of their files.
     right = false = missed = 0
     for name in ("valve1/0", "valve1/1", "valve2/0", "other/3"):
@@ -139,6 +144,41 @@ def test_outliers_and_change_points_of_made_files_are_found(tmp_path: Path) -> N
         false += int((rows["outlier"] & ~rows["anomaly"].astype(bool)).sum())
         missed += int((~rows["outlier"].astype(bool) & rows["anomaly"]).sum())
     assert report["outlier_f1"] == pytest.approx(right / (right + (false + missed) / 2), abs=1e-4)
+
+
+def test_false_alarms_are_counted_where_nothing_is_wrong_and_in_no_other_figure(tmp_path: Path) -> None:
+    """The same files beside one in which a sensor goes its own way though nobody has labelled that."""
+    found = {}
+    for name, begin in (("calm", 0), ("odd", 800)):
+        data = folder(tmp_path / name)
+        recording(data / "anomaly-free" / "anomaly-free.csv", seed=9, begin=begin, end=begin and 1_080)
+        text = (data / "anomaly-free" / "anomaly-free.csv").read_text()
+        unlabelled = [line.rsplit(";", 2)[0] for line in text.splitlines()]
+        (data / "anomaly-free" / "anomaly-free.csv").write_text("\n".join(unlabelled))
+        short = "\n".join(unlabelled[: TRAIN + 1])
+        (data / "anomaly-free" / "short.csv").write_text(short)
+        out = tmp_path / f"{name}.json"
+        arguments = ["skab", "--data", str(data), "--out", str(out), "--engine", "memory"]
+        arguments += ["--scores-dir", str(tmp_path / f"rows-{name}")]
+        told = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert "anomaly-free/short.csv" in told.output
+        found[name] = json.loads(out.read_text())
+        assert found[name].pop("seconds") >= 0
+        assert found[name].pop("left_out") == ["anomaly-free/short.csv"]
+    calm, odd = (found[name].pop("anomaly_free") for name in ("calm", "odd"))
+    assert calm < 5
+    rows = pd.read_csv(tmp_path / "rows-odd" / "anomaly-free" / "anomaly-free.csv")
+    assert odd == round(100 * rows["outlier"][TRAIN:].mean(), 2) > 10
+    assert found["calm"] == found["odd"]
+
+
+def test_without_a_file_that_is_free_of_anomalies_there_is_no_such_figure(tmp_path: Path) -> None:
+    recording(tmp_path / "valve1" / "0.csv", seed=1)
+    out = tmp_path / "r.json"
+    arguments = ["skab", "--data", str(tmp_path), "--out", str(out), "--engine", "memory"]
+    told = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "no file" in told.output
+    assert json.loads(out.read_text())["anomaly_free"] is None
 
 
 def test_rows_keep_their_order_where_a_clock_stands_still(tmp_path: Path) -> None:
@@ -163,6 +203,7 @@ def test_rows_keep_their_order_where_a_clock_stands_still(tmp_path: Path) -> Non
         ("datetime;anomaly\n2020-03-09 10:00:00;0\n", "no rows"),
         ("datetime;a;anomaly;changepoint\n2020-03-09 10:00:00;nan;0;0\n", "no rows"),
         ("datetime;a;anomaly;changepoint\n2020-03-09 10:00:00;1;0;0\n", "400 are learned from"),
+        (f'datetime;a;anomaly;changepoint\n2020-03-09 10:00:00;"{"1" * 200_000}";0;0\n', "no rows"),
     ],
 )
 def test_a_file_of_another_kind_is_one_clear_line(tmp_path: Path, content: str, says: str) -> None:
