@@ -17,14 +17,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace.console.report import Check
+from millrace.testing.world_ledger import WorldTruth
 from millrace_apps.clickstream.contracts.events import Click, Consent, Forget
 from millrace_apps.clickstream.contracts.messages import CapsBought, CapsGo, Shopping
+from millrace_apps.clickstream.evaluation.offer_checks import Consents, check_purchases_after_logins
 from millrace_apps.clickstream.processes.offer_rules import OfferRule
 from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.clickstream.state.caps import KeptCaps
 from millrace_apps.clickstream.state.offers import OUTCOME_MS, OfferBook, Waiting
 from millrace_apps.clickstream.state.profiles import Person
+from tests.broken import Break, breaks, check_listed, dropped, fails, renamed, stuck, where
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (
     DAY,
@@ -367,3 +371,67 @@ def test_without_caps_over_all_browsers_a_person_remembers_no_logins() -> None:
     found = running.run_batch(keyed(consent(0, visitor="a"), OFFERED, COMES, buys(HOUR, "a")))
     found += running.drain()
     assert not [e for e in found if b"caps-purchase" in e.payload]
+
+
+# -- the check of the demo -----------------------------------------------------------------------------
+
+#: Bought elsewhere, not at all, and in the browser itself; of what two persons use nothing is compared.
+MADE = [
+    {"offer_id": f"o{n}", "person": f"v:{b}", "visitor_id": b, "at_ms": START + n}
+    for n, b in enumerate("abcd", 1)
+]
+CAME = [{"visitor_id": b, "at_ms": START + MINUTE, "change": "merged"} for b in "abcd"]
+ALLOWED = [{"visitor_id": b, "at_ms": START, "in_force": ["personalisation", "marketing"]} for b in "abcdx"]
+OUTCOMES = [
+    {"offer_id": "o1", "converted": True, "order_id": "first", "cents": 500},
+    {"offer_id": "o2", "converted": False, "order_id": None, "cents": 0},
+    {"offer_id": "o3", "converted": True, "order_id": "own", "cents": 700},
+    {"offer_id": "o4", "converted": True, "order_id": "first", "cents": 500},
+]
+
+
+def truth(kind: str, entity: str, at: int, **detail: Any) -> WorldTruth:
+    return WorldTruth(f"{kind}-{entity}", kind, entity, "", detail, [], [], START + at, START + at)
+
+
+ORDERS = [
+    truth("attribution", "second", 2 * HOUR, amount_cents=900, visitors=["a", "x"]),
+    truth("attribution", "first", HOUR, amount_cents=500, visitors=["a", "x"]),
+    truth("attribution", "own", HOUR, amount_cents=700, visitors=["c"]),
+    truth("attribution", "too late", 8 * DAY, amount_cents=700, visitors=["b"]),
+]
+LOGINS = [truth("identity", b, MINUTE, user_id="u", shared=b == "d") for b in "abcdx"]
+
+
+def compared(one: Break | None = None, answers: Sequence[Any] = (), **options: Any) -> Check:
+    tables = {"outcomes": OUTCOMES} if one is None else one.applied({"outcomes": OUTCOMES})
+    told = Consents([*ALLOWED, *answers])
+    return check_purchases_after_logins(
+        tables["outcomes"], MADE, ORDERS, LOGINS, told, CAME, until_ms=START + 9 * DAY, **options
+    )
+
+
+BROKEN = breaks(
+    "purchases after a login",
+    dropped={"outcomes": dropped},
+    never_converted={"outcomes": stuck("converted", False)},
+    of_other_orders={"outcomes": renamed("order_id")},
+    values_stuck={"outcomes": stuck("cents", 1)},
+    by_whoever_buys={"outcomes": where(lambda row: row["offer_id"] == "o2", stuck("converted", True))},
+)
+
+
+@pytest.mark.parametrize("one", BROKEN, ids=str)
+def test_the_check_of_purchases_after_a_login_fails_where_they_decide_nothing(one: Break) -> None:
+    assert fails([compared(one)], one.check)
+
+
+def test_the_check_of_purchases_after_a_login_compares_what_is_known_for_certain() -> None:
+    check = compared()
+    assert check.ok
+    assert check.compared == 2
+    withdrawn = [{"visitor_id": "x", "at_ms": START + 2 * MINUTE, "in_force": []}]
+    assert compared(answers=withdrawn).compared == 1
+    assert compared(erased=frozenset({"v:c"})).compared == 1
+    section = "`millrace demo clickstream -s offers.merge_caps=true` besides"
+    check_listed(section, [check.name], BROKEN)
