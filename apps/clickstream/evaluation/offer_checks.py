@@ -346,9 +346,6 @@ def check_purchases_after_logins(
         if all(consents.allow(one, at) and not consents.changed(one, at, until_ms) for one in browsers):
             clear.add(offer["offer_id"])
             expected |= {(offer["offer_id"], t.entity, t.detail["amount_cents"]) for t in mine[:1]}
-    found = {
-        (o["offer_id"], o["order_id"], o["cents"])
-        for o in outcomes
-        if o["converted"] and o["offer_id"] in clear
-    }
+    told = [o for o in outcomes if o["converted"] and o["offer_id"] in clear]
+    found = {(o["offer_id"], o["order_id"], o["cents"]) for o in told}
     return same("purchases after a login", expected, found, "of offers that were made before it")

@@ -130,7 +130,7 @@ class Persons(PersonWays):
                         kept.pop(event.visitor, None)
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
-                if self._merges_caps:
+                if self._merges_caps or event.forgotten:
                     ctx.emit(CapsBack(event.person, event.at_ms, event.visitor, event.forgotten))
             elif isinstance(event, Absorb):
                 self._absorb(event, person, ctx)

@@ -141,6 +141,7 @@ class OfferMatches(OffersBase, KeyedProcess[ToOffers, ToCaps]):
                 ctx.emit(event)
         elif isinstance(event, CapsBack):
             ctx.emit(event)
+            self._parts(event, state, ctx)
         elif isinstance(event, ErasePerson):
             ctx.emit(event)
             self._erase(event, state, ctx)
