@@ -273,6 +273,12 @@ class VisitorIdentity(VisitorPlaced):
         lately = set(known.ownership.runs().values()) - {NOBODY} if known.ownership is not None else set()
         for user in sorted({*last, *lately}):
             ctx.emit(Unlink(f"u:{user}", ctx.event_time, ctx.key))
+        # By what somebody was brought there is told to nobody who comes later.
+        known.touches = [
+            one
+            for one in known.all_touches()
+            if one[0] > ctx.event_time or not (one[2] or self._there(one[0], known))
+        ]
         if known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
             self._owner_change(ctx.event_time, None, "withdrawn", cause, known, ctx)

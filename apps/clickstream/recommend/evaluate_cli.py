@@ -21,12 +21,12 @@ def recommend(
         typer.Option(
             "--train",
             **_File,
-            help="Parquet of clicks whose sessions are known, or OTTO's .jsonl; repeatable.",
+            help="Clicks whose sessions are known: Parquet, or OTTO's .jsonl; may be repeated.",
         ),
     ] = None,
     test: Annotated[
         Path | None,
-        typer.Option("--test", **_File, help="Parquet of clicks that are predicted, or OTTO's .jsonl."),
+        typer.Option("--test", **_File, help="Clicks that are predicted: Parquet, or OTTO's .jsonl."),
     ] = None,
     train_sessions: Annotated[
         Path | None,
