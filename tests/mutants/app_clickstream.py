@@ -14,6 +14,7 @@ _OF_CHANNEL: Final = (
 )
 _ONE_CHANNEL: Final = f"{_COUNTERS}::test_an_order_that_is_told_late_stands_on_the_boards_of_one_channel"
 _NAMES: Final = f"{_TESTS}/test_names.py"
+_ERASED: Final = f"{_TESTS}/test_erased_state.py"
 _OUTCOMES: Final = f"{_TESTS}/test_outcomes_by_time.py"
 _BY_TIME: Final = f"{_TESTS}/test_attributed_by_time.py"
 _PROFILES: Final = f"{_TESTS}/test_profiles_by_time.py"
@@ -1523,6 +1524,70 @@ MUTANTS: Final = (
         "_KNOWN_MS: Final = 24 * HOUR_MS\n",
         "offers before a login are decided within their time",
         (_OUTCOMES,),
+    ),
+    Mutant(
+        "clickstream: an account hears nothing of consent that was given again before it came",
+        f"{_APP}/processes/visitor_placed.py",
+        "        if known.consent & WITHDRAWN:\n",
+        "        if known.consent & 0:\n",
+        "consent that is given again holds",
+        (f"{_TESTS}/test_consent.py",),
+    ),
+    Mutant(
+        "clickstream: what brought who withdraws consent is told to whoever comes next",
+        f"{_APP}/processes/visitor_identity.py",
+        "            if one[0] > ctx.event_time or not (one[2] or self._there(one[0], known))\n",
+        "            if one\n",
+        "nothing of before a withdrawal is somebody's",
+        (f"{_TESTS}/test_channels.py",),
+    ),
+    Mutant(
+        "clickstream: offers keep the name of a browser that is forgotten",
+        f"{_APP}/processes/offering.py",
+        "            state.browsers.pop(event.visitor, None)\n",
+        "",
+        "a forgotten browser is in no state",
+        (_ERASED,),
+    ),
+    Mutant(
+        "clickstream: what was begun in a browser that is forgotten goes on",
+        f"{_APP}/processes/offering.py",
+        "            state.partials.clear()\n            state.before.clear()\n",
+        "",
+        "a forgotten browser is in no state",
+        (_ERASED,),
+    ),
+    Mutant(
+        "clickstream: a person who is forgotten leaves carts behind",
+        f"{_APP}/processes/persons.py",
+        "            for cart in person.carts:\n                ctx.output(self.forget",
+        "            for cart in ():\n                ctx.output(self.forget",
+        "who is forgotten is in no state",
+        (_ERASED,),
+    ),
+    Mutant(
+        "clickstream: of OTTO's lines carts are clicks",
+        f"{_APP}/recommend/files.py",
+        ' for one in told.events if one.type == "clicks"]',
+        " for one in told.events if one.type]",
+        "other people's formats",
+        (f"{_TESTS}/test_recommend_evaluate.py",),
+    ),
+    Mutant(
+        "clickstream's checks: of an offer before a login any order will do",
+        f"{_APP}/evaluation/offer_checks.py",
+        't.detail["amount_cents"]) for t in mine[:1]}\n',
+        't.detail["amount_cents"]) for t in mine[:0]}\n',
+        "outcomes after a login are compared",
+        (_OUTCOMES,),
+    ),
+    Mutant(
+        "clickstream's page: who is there with one device is everybody",
+        f"{_APP}/dashboard/chosen.py",
+        "    return dict(places).get(parts_of_segment(value)[1], 0)\n",
+        "    return sum(n for _, n in places)\n",
+        "one segment for several panels",
+        (f"{_TESTS}/test_dashboard.py",),
     ),
     Mutant(
         "clickstream: a withdrawal of consent forgets carts",

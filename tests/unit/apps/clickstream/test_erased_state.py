@@ -146,3 +146,22 @@ def test_what_is_looked_for_in_state_is_found_there() -> None:
         chain.run_batch(keyed(event))
     assert {"Entities", "Recommender"} <= set(names_left(chain, "phone-of-ann"))
     assert "Visitors" in names_left(chain, ASKS)
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_browser_that_is_forgotten_has_no_name_with_the_offers_of_its_account(merges: bool) -> None:
+    """What was said there about offers, and what was begun there, is known to the account."""
+    chain = shop_chain(VisitorRules(), RULES, holdout=0.0, merges_caps=merges)
+    gone, other = "browser-gone", "browser-kept"
+    events = [consent(0, visitor=gone), consent(0, visitor=other)]
+    events += [click(1, "login", gone, user_id=ASKS), click(1, "login", other, user_id=ASKS)]
+    events += [consent(2, ("marketing",), gone, granted=False), consent(3, ("marketing",), gone)]
+    events += [click(4, visitor=gone, item_id="a", user_id=ASKS), click(MINUTE, visitor="else")]
+    for event in events:
+        chain.run_batch(keyed(event))
+    assert "Results" in names_left(chain, gone)
+    chain.run_batch(keyed(Forget("r1", gone, START + 2 * MINUTE, "browser")))
+    # A bit later: what it had begun would still be waited for.
+    chain.advance_watermark(START + 2 * MINUTE)
+    assert names_left(chain, gone) == []
+    assert names_left(chain, other) != []
