@@ -52,6 +52,7 @@ from millrace_apps.clickstream.state.touches import Told, touches_told
 
 #: So many accounts that a browser was lately known to be of are remembered.
 _OWNERS: Final = 4
+_NOTHING: Final = BrowserState()
 
 
 class VisitorIdentity(VisitorPlaced):
@@ -337,7 +338,9 @@ class VisitorIdentity(VisitorPlaced):
     def _forget(self, event: Forget, known: BrowserState | None, ctx: Context) -> None:
         """Forget what has a name: the key is one for a browser, an account and a cart that share it."""
         subject, cause, kind = str(ctx.key), event.request_id, event.kind
-        had_state = known is not None and kind in (None, "browser")
+        # Repeats of an account's or an item's events are known under the key, too.
+        had_state = known is not None and msgspec.structs.replace(known, seen={}) != _NOTHING
+        had_state &= kind in (None, "browser")
         ctx.output(self.erasures, Erased(cause, digest_of(subject, kind), had_state, ctx.event_time))
         if kind == "account":
             self._forget_account(subject, cause, ctx)

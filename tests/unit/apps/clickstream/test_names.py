@@ -67,7 +67,8 @@ BACK: dict[str, Any] = {"Entities.forget": Forget, "Entities.consents": Consent}
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_forgotten_is_of_the_kind_that_was_asked_for(kind: SubjectKind, name: str) -> None:
     target = TestDriver(Visitors(VisitorRules()))
-    send(target, consent(0, visitor=name), click(1, visitor=name, item_id="i1"))
+    agreed = Consent("c1", name, None, ("personalisation",), True, START)
+    send(target, agreed, click(1, visitor=name, id="e1", item_id="i1"))
     before = len(target.values())
     send(target, Forget("r1", name, START + MINUTE, kind))
     told = [one for one in target.values()[before:] if isinstance(one, ErasePerson)]
@@ -77,7 +78,7 @@ def test_what_is_forgotten_is_of_the_kind_that_was_asked_for(kind: SubjectKind, 
     assert (target.state(name)["known"] is None) == (kind == "browser")
     (audit,) = target.values("erasures")
     assert (audit.subject_digest, audit.had_state) == (digest_of(name, kind), kind == "browser")
-    assert name not in msgspec.json.encode(audit).decode() or len(name) == 1
+    assert len(name) < 4 or name not in msgspec.json.encode(audit).decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,14 +114,13 @@ def test_a_request_of_an_earlier_version_says_by_its_first_letters_what_it_is_of
 
 
 def test_a_cart_is_known_by_its_own_list_alone() -> None:
-    target = TestDriver(Carts())
+    target = TestDriver(Carts(), out_of_orderness_ms=2 * HOUR)
     target.send_batch([("42", START + HOUR, EraseCart("42", START + HOUR, "r1"))])
     for cart in ("42", "c:42"):
         change = CartChange(cart, START + MINUTE, "e1", "v1", "v:v1", "cart", 500)
         target.send_batch([(cart, START + MINUTE, change)])
     target.drain()
-    assert {row.cart_id for row in target.values("abandonments")} <= {"c:42"}
-    assert target.state("42")["cart"] is None
+    assert [row.cart_id for row in target.values("abandonments")] == ["c:42"]
 
 
 def _named_alike(identity: str) -> list[Any]:
@@ -146,7 +146,7 @@ def test_events_of_different_kinds_with_one_identity_under_one_key_are_no_repeat
         send(target, event) if not isinstance(event, ItemChange) else target.send_batch(
             [("42", event.event_time_ms, event)]
         )
-    assert [letter.reason for letter in target.dead_letters()] == ["duplicate"]
+    assert [letter["reason"] for letter in target.values("dead_letters")] == ["duplicate"]
 
 
 def test_identities_are_told_apart_whatever_they_look_like() -> None:
@@ -164,7 +164,10 @@ Rename = Callable[[str, str], str]
 
 def _history(draws: random.Random) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """What is done, with names as numbers, and the hostile names that these may stand for."""
-    found, at = list[tuple[str, dict[str, Any]]](), 0
+    found: list[tuple[str, dict[str, Any]]] = [
+        ("consent", {"at": n, "number": n - 9, "browser": n, "account": 0, "cart": 0}) for n in range(3)
+    ]
+    at = 10
     kinds = ["consent", "login", "login", "view", "add", "add", "order", "forget", "erasure", "customer"]
     for number in range(draws.randrange(6, 20)):
         at += draws.choice((300, 20 * SECOND, 4 * MINUTE, 40 * MINUTE))

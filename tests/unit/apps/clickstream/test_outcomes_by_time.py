@@ -283,7 +283,7 @@ def buys(at: int, visitor: str, user: str | None = None, order: str = "o1") -> C
         ([COMES, ELSEWHERE, buys(HOUR, "b")], (True, "o1")),
         ([COMES, buys(HOUR, "a")], (True, "o1")),
         ([buys(MINUTE, "a", "u1")], (True, "o1")),  # the order is the login
-        ([buys(MINUTE, "a"), COMES], (True, "o1")),  # nobody's, as before
+        ([buys(MINUTE - 2, "a"), COMES], (True, "o1")),  # nobody's, as before
         ([ELSEWHERE, buys(HOUR, "b"), login(2 * HOUR, "u1", visitor="a")], (False, None)),  # not yet theirs
         ([COMES, ELSEWHERE, buys(OUTCOME_MS + 11, "b")], (False, None)),
         ([COMES, ELSEWHERE, buys(OUTCOME_MS + 10, "b")], (True, "o1")),
