@@ -94,6 +94,8 @@ def test_the_command_says_whether_something_is_left(
     settings: ClickstreamSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets, out = [f"storage.root={tmp_path}"], tmp_path / "proof.json"
+    (tmp_path / "checkpoint" / "state" / "0").mkdir(parents=True)
+    (tmp_path / "savepoints" / "monday").mkdir(parents=True)
     assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out) == 0
     told = capsys.readouterr().out
     assert "nothing is left" in told
@@ -101,7 +103,11 @@ def test_the_command_says_whether_something_is_left(
     assert "ann" not in out.read_text()
     proof = json.loads(out.read_text())
     assert (proof["clean"], proof["app"], proof["deleted"]["sessions"]) == (True, "clickstream", 2)
-    assert {one["kind"] for one in proof["stores"]} == {"topic", "table"}
+    stores = {(one["kind"], one["name"]) for one in proof["stores"]}
+    assert stores >= {("checkpoint", "checkpoint"), ("savepoint", "monday"), ("table", "dead_letters")}
+    topics = ("clicks", "customers", "consents", "refunds", "erasures", "forget", "offers", "dead-letters")
+    assert stores >= {("topic", f"clickstream.{name}") for name in topics}
+    assert all(one["until"] or one["ends"] for one in proof["stores"])
     write_deltalake(str(tmp_path / "tables" / "notes"), pa.table({"text": ["bob"]}))
     assert run("bob", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 1
 
