@@ -57,7 +57,8 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
     """
     batches = 0
     found: dict[str, Any] = {}
-    sets = ("recommend.on=true", *overrides)
+    # Visits end while it runs, so that there are sessions to go by.
+    sets = ("recommend.on=true", "sessions.gap=15s", *overrides)
 
     def note(batch: int, _counts: dict[str, int]) -> None:
         nonlocal batches
