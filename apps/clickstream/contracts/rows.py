@@ -143,6 +143,6 @@ def digest_of(name: str, kind: SubjectKind | None = None) -> str:
     >>> len({digest_of("42", kind) for kind in ("browser", "account", "cart")})
     3
     """
-    if kind in (None, "browser"):
+    if kind is None or kind == "browser":
         return hashlib.sha256(name.encode()).hexdigest()[:32]
     return hashlib.blake2b(name.encode(), digest_size=16, person=kind.encode()).hexdigest()

@@ -135,7 +135,8 @@ class Subject:
     def asked(self) -> list[tuple[SubjectKind, str]]:
         """Return what is asked to be forgotten: kinds and names, each of one of that kind alone."""
         browsers: list[tuple[SubjectKind, str]] = [("browser", visitor) for visitor in self.visitors]
-        return [("account", self.user), *browsers, *(("cart", cart) for cart in self.carts)]
+        carts: list[tuple[SubjectKind, str]] = [("cart", cart) for cart in self.carts]
+        return [("account", self.user), *browsers, *carts]
 
     def predicate(self, table: str) -> str:
         """Return the SQL condition for a table's rows about it."""

@@ -93,7 +93,7 @@ class _Line(msgspec.Struct):
 def _lines(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    found, read = [], msgspec.json.Decoder(_Line).decode
+    found, read = list[tuple[int, int, int]](), msgspec.json.Decoder(_Line).decode
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
