@@ -1566,6 +1566,22 @@ MUTANTS: Final = (
         (_ERASED,),
     ),
     Mutant(
+        "clickstream: a cart that was filled just before its person asks to be forgotten stays",
+        f"{_APP}/processes/persons.py",
+        "            carts = [event.cart_id]\n",
+        "            pass\n",
+        "who is forgotten is in no state",
+        (_ERASED,),
+    ),
+    Mutant(
+        "clickstream: a browser keeps the name of who withdrew consent there",
+        f"{_APP}/processes/visitor_identity.py",
+        "        known.placed = (known.placed[0], NOBODY)\n",
+        "",
+        "who is forgotten is in no state",
+        (_ERASED,),
+    ),
+    Mutant(
         "clickstream: of OTTO's lines carts are clicks",
         f"{_APP}/recommend/files.py",
         ' for one in told.events if one.type == "clicks"]',

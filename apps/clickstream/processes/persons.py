@@ -244,10 +244,10 @@ class Persons(PersonWays):
     def _absorb(self, event: Absorb, person: Person, ctx: Context) -> None:
         """Know a browser for the account's, and let what was done there before count, browser by browser."""
         self._knows(event.visitor, event.at_ms, person, ctx)
+        for cart in event.carts:  # it knows whose it is, also where no profile may be kept
+            _remember(person, cart)
         if person.register.no_profile(event.at_ms):
             return
-        for cart in event.carts:
-            _remember(person, cart)
         if event.part is None:
             return
         if self._merges_caps:
@@ -265,6 +265,7 @@ class Persons(PersonWays):
         if person.revision:
             self._no_profile(person, ctx)
         person.forget_profile()
+        person.carts = []  # they are the account's
 
     def _catch_up(self, person: Person, ctx: Context) -> None:
         """Write the row that was due before an event, whose batch may bring both: it is not in that row."""
@@ -287,7 +288,12 @@ class Persons(PersonWays):
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
     def _of_before(self, event: ToPerson, erased: Suppressed, ctx: Context) -> None:
-        """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
+        """Let what was done before the erasure bring nobody back; its browser and carts are forgotten."""
+        carts = event.carts if isinstance(event, Absorb) else []
+        if isinstance(event, Activity | Purchase) and event.cart_id:
+            carts = [event.cart_id]
+        for cart in carts:  # it has been told whose it is
+            ctx.output(self.forget, Forget(erased.request_id, cart, erased.at_ms, "cart"))
         if isinstance(event, Link | Absorb):
             ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms, "browser"))
         elif isinstance(event, Purchase):

@@ -288,6 +288,7 @@ class VisitorIdentity(VisitorPlaced):
             ]
             known.user_id = None
         known.ownership, known.part, known.carts = None, None, []
+        known.placed = (known.placed[0], NOBODY)
         self._part_sessions(ctx.event_time, known, ctx)
         if self._marks:
             self._unmark(marked, known, ctx)

@@ -125,8 +125,8 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         return whole
 
     def forget_profile(self) -> None:
-        """Forget what was counted; which browsers there are, and what was said of consent, stays."""
-        self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
+        """Forget what was counted; browsers, answers about consent and carts, for an erasure, stay."""
+        self.hours, self.items, self.categories, self.parts = {}, [], {}, {}
         self.told, self.came = {}, {}
         self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
         self.gender, self.birth_year, self.unwritten = "", 0, False

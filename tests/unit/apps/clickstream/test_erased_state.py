@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from millrace.host.memory_chain import MemoryChain
-from millrace_apps.clickstream.contracts.events import Consent, Customer, Erasure, Forget, Refund
+from millrace.state.paged import owner_of
+from millrace_apps.clickstream.contracts.events import Click, Consent, Customer, Erasure, Forget, Refund
 from millrace_apps.clickstream.processes.funnels import PURCHASE, Funnel
 from millrace_apps.clickstream.processes.offer_rules import Condition, OfferRule, OfferStep
 from millrace_apps.clickstream.recommend.process import Recommending
@@ -51,7 +52,7 @@ def story(draws: random.Random) -> list[Any]:
     found: list[Any] = [consent(n, visitor=browser) for n, browser in enumerate(HOMES)]
     found.append(Customer("k1", ASKS, "f", 1990, "DE", START + 5))
     there, at = set[str](), 10
-    kinds = ["login", "login", "logout", "page_view", "page_view", "search", "add_to_cart", "add_to_cart",
+    kinds = [*["login"] * 3, "logout", "page_view", "page_view", "search", "add_to_cart", "add_to_cart",
              "purchase", "refund", "withdrawn", "given"]  # fmt: skip
     for number in range(draws.randrange(6, 26)):
         at += draws.choice((300, 20 * SECOND, 4 * MINUTE, 40 * MINUTE, 9 * HOUR))
@@ -60,7 +61,8 @@ def story(draws: random.Random) -> list[Any]:
         user = account if browser in there else None
         if what in ("withdrawn", "given"):
             purposes = draws.choice((("marketing",), ("personalisation", "marketing")))
-            found.append(consent(at, purposes, browser, granted=what == "given", user=user))
+            found.append(consent(at, purposes, browser, granted=what == "given",
+                                 user=user if draws.random() < 0.4 else None))  # fmt: skip
             continue
         if what == "refund":
             found.append(Refund(f"r{number}", f"o{number - 2}", browser, user, (), 1.0, START + at))
@@ -83,12 +85,28 @@ def story(draws: random.Random) -> list[Any]:
     return [*found, Erasure("asked", ASKS, START + at + draws.choice((1, MINUTE, HOUR)))]
 
 
+def known(events: list[Any], browser: str) -> bool:
+    """Whether it is certain that somebody was known in a browser, after the last withdrawal there."""
+    last, allowed = "", True
+    for event in events:
+        if isinstance(event, Consent) and event.user_id and not event.granted:
+            return False  # it holds in all of a person's browsers, where it is told over a topic
+        if getattr(event, "visitor_id", "") != browser:
+            continue
+        if isinstance(event, Consent) and "personalisation" in event.purposes:
+            allowed, last = event.granted, last if event.granted else ""
+        elif isinstance(event, Click) and allowed and event.user_id:
+            last = event.user_id
+    return bool(last)
+
+
 def names_left(chain: MemoryChain, name: str) -> list[str]:
     """The processes whose state has a name, but as a key."""
     found = []
     for host in chain.hosts:
         kept = host.snapshot()
-        keys = sum(str(key).count(name) for key in host.store.cells)
+        # Parts of maps have keys of their own, with what stands in them.
+        keys = sum(str(key).count(name) for key in host.store.cells if owner_of(key)[1] is None)
         if kept.count(name.encode()) > keys:
             found.append(host.runner.process.name)
     return found
@@ -97,7 +115,7 @@ def names_left(chain: MemoryChain, name: str) -> list[str]:
 @pytest.mark.parametrize("block", range(4))
 def test_who_asks_to_be_forgotten_is_in_no_state_of_any_process(block: int) -> None:
     """Account, browsers and carts, with all that the app can be told to keep."""
-    cases, forgot = case_count(120), 0
+    cases, forgot = case_count(40), 0
     for seed in range(block * cases // 4, (block + 1) * cases // 4):
         draws = random.Random(seed)
         rules = VisitorRules(
@@ -127,13 +145,13 @@ def test_who_asks_to_be_forgotten_is_in_no_state_of_any_process(block: int) -> N
         if back:
             chain.run_batch(keyed(*back))
             chain.advance_watermark(events[-1].event_time_ms + 3 * DAY + HOUR)
-        rows = before.table("Visitors.identities", "visitor_id")
-        mine = sorted({r["visitor_id"] for r in rows if r["user_id"] == ASKS})
-        assert set(mine) <= {browser for browser, home in HOMES.items() if home == ASKS}
+        mine = [browser for browser, home in HOMES.items() if home == ASKS and known(events, browser)]
+        seen = {r["visitor_id"] for r in before.rows("Visitors.owner_changes") if r["user_id"] == ASKS}
+        assert seen >= {*mine}
         for name in (ASKS, *mine, *(f"cart-{browser}" for browser in mine)):
             assert names_left(chain, name) == [], (seed, name)
         forgot += len(mine)
-    assert forgot >= cases // 4
+    assert forgot >= cases // 4 // 2
 
 
 def test_what_is_looked_for_in_state_is_found_there() -> None:
@@ -141,7 +159,7 @@ def test_what_is_looked_for_in_state_is_found_there() -> None:
     chain = shop_chain(VisitorRules(recommends=True), RULES, holdout=0.0, recommending=Recommending())
     events = [consent(0, visitor="phone-of-ann"), click(1, "login", "phone-of-ann", user_id=ASKS)]
     events += [click(MINUTE, visitor="phone-of-ann", item_id="a", user_id=ASKS)]
-    events += [click(HOUR, visitor="other")]
+    events += [click(2 * MINUTE, visitor="other")]
     for event in events:
         chain.run_batch(keyed(event))
     assert {"Entities", "Recommender"} <= set(names_left(chain, "phone-of-ann"))
