@@ -226,7 +226,8 @@ def test_who_logs_in_where_consent_was_given_again_long_after_may_be_offered_som
     """Whose the browser was is forgotten there by then; the account still knows of the withdrawal."""
     offer = (rule("searched", "search", cap=9, cap_within="7d", cool_down="0m"),)
     events = [consent(0), login(1), click(2, "search", query="a", user_id="u1")]
-    events += [consent(3, granted=False), click(DAY, visitor="v2"), consent(2 * DAY)]
+    events += [click(MINUTE, visitor="v2"), consent(HOUR, granted=False), click(DAY, visitor="v2")]
+    events += [consent(2 * DAY)]
     events += [login(2 * DAY + 1), click(2 * DAY + 2, "search", query="b", user_id="u1")]
     run = run_app(keyed(*events), batch=1, offers=offer, holdout=0.0, merges_caps=merges)
     made = run.rows("main" if merges else "offers")

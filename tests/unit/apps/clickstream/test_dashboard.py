@@ -509,7 +509,6 @@ def test_panels_of_a_segment_are_of_its_sessions_now_and_before(world: World, va
     assert round(sum(v for _, v in lines["now"].points) / steps * 100) == sum(r.revenue_cents for r in now)
 
 
-@pytest.mark.parametrize("value", ["device: mobile", "channel: paid_search"])
 @pytest.mark.parametrize("device", ["mobile", "desktop"])
 def test_who_is_there_is_told_of_a_kind_of_device(world: World, device: str) -> None:
     data, records, _ = world
@@ -560,6 +559,7 @@ def test_a_key_led_by_what_it_is_of_is_found_as_that_alone(own: World) -> None:
     assert "u0" in browsers("u0")
 
 
+@pytest.mark.parametrize("value", ["device: mobile", "channel: paid_search"])
 def test_carts_and_offers_of_a_segment_are_those_made_in_its_visits_now_and_before(
     world: World, value: str
 ) -> None:
