@@ -936,9 +936,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a click and an answer with one id are taken for one",
-        f"{_APP}/processes/visitor.py",
-        '            identity = f"consent {identity}"  # a click may have the same, and is something else\n',
-        "            pass\n",
+        f"{_APP}/contracts/events.py",
+        "    if isinstance(event, Click) and not identity.startswith(_LEDS):\n        return identity\n",
+        "    if isinstance(event, Click | Consent):\n        return identity\n",
         "a withdrawal counts whatever its id",
         (f"{_TESTS}/test_consent.py::test_a_withdrawal_with_the_id_of_a_click_counts",),
     ),
@@ -1472,8 +1472,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: nobody is told that a browser was parted",
         f"{_APP}/processes/persons.py",
-        "                if self._merges_caps:\n                    ctx.emit(CapsBack",
-        "                if False:\n                    ctx.emit(CapsBack",
+        "                if self._merges_caps or event.forgotten:\n",
+        "                if event.forgotten:\n",
         "caps part where consent is withdrawn",
         (f"{_TESTS}/test_caps.py",),
     ),
@@ -1528,7 +1528,7 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: an account hears nothing of consent that was given again before it came",
         f"{_APP}/processes/visitor_placed.py",
-        "        if known.consent & WITHDRAWN:\n",
+        "        if known.consent & WITHDRAWN or self.erased.value is not None:\n",
         "        if known.consent & 0:\n",
         "consent that is given again holds",
         (f"{_TESTS}/test_consent.py",),

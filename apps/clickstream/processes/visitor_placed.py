@@ -99,8 +99,8 @@ class VisitorPlaced(VisitorSessions):
         before = owner_by(known, at - 1) if self._rules.shared == "last" else NOBODY
         if before and before != user:
             ctx.emit(Unlink(f"u:{before}", at, browser, passed=True))
-        if known.consent & WITHDRAWN:
-            # Of what was said here before the account knows what it was told while it was here.
+        if known.consent & WITHDRAWN or self.erased.value is not None:
+            # Of what was said here, also before it was forgotten, the account knows what it was told then.
             granted = may_offer(known.allowed(at))
             revision = 0 if known.answers is None else known.answers.revision
             ctx.emit(MarketingConsent(person, at, browser, granted, revision))
