@@ -18,7 +18,15 @@ from millrace.errors import UserError
 from millrace.operations.report import write
 from millrace.operations.roster import Role
 from millrace.operations.sending import send, who
-from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, delete_where, quoted
+from millrace.privacy.erasure import (
+    Names,
+    count_left,
+    count_rows,
+    delete_letters,
+    delete_where,
+    quoted,
+    rows_with,
+)
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
@@ -179,7 +187,7 @@ def subject_of(settings: ClickstreamSettings, user: str) -> Subject:
         if table is None:
             continue
         columns = ["visitor_id", *(["cart_id"] if name == "abandonments" else [])]
-        rows = table.to_pyarrow_table(columns=columns, filters=[("user_id", "=", user)]).to_pylist()
+        rows = list(rows_with(table, "user_id", [user], columns))
         visitors |= {row["visitor_id"] for row in rows}
         carts |= {row["cart_id"] for row in rows if "cart_id" in row}
     return Subject(user, tuple(sorted(visitors)), tuple(sorted(carts)))
@@ -246,9 +254,8 @@ def wait_for_audit(settings: ClickstreamSettings, request_id: str, subject: Subj
     while True:
         table = open_table(settings, "erasures")
         if table is not None:
-            mine = [("request_id", "=", request_id)]
-            rows = table.to_pyarrow_table(columns=["subject_digest"], filters=mine)
-            confirmed = set(rows["subject_digest"].to_pylist())
+            mine = rows_with(table, "request_id", [request_id], ["subject_digest"])
+            confirmed = {row["subject_digest"] for row in mine}
             if confirmed >= wanted:
                 return []
         else:

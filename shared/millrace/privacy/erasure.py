@@ -230,6 +230,28 @@ def _rows(batch: pa.RecordBatch, names: Names) -> list[int]:
     return sorted(found)
 
 
+def rows_with(
+    opened: DeltaTable, column: str, values: Iterable[str], columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Delta table in which a column has one of some values.
+
+    What merges have written has texts in a form (views) that a dataset's own filter does not compare.
+
+    Args:
+        opened: The table.
+        column: The column, of texts.
+        values: The values.
+        columns: Further columns that are wanted, of texts.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(values), pa.string())
+    for batch in opened.to_pyarrow_dataset().to_batches(columns=list(dict.fromkeys([column, *columns]))):
+        plain = pa.table({name: pc.cast(batch[name], pa.string()) for name in batch.schema.names})
+        yield from plain.filter(pc.is_in(plain[column], value_set=wanted)).to_pylist()
+
+
 def wait_for_rows(
     table: Path, column: str, values: Iterable[str], *, patience_s: float, poll_s: float = 0.5
 ) -> list[str]:
@@ -246,8 +268,7 @@ def wait_for_rows(
     while True:
         opened = _open(table)
         if opened is not None:
-            rows = opened.to_pyarrow_table(columns=[column], filters=[(column, "in", sorted(wanted))])
-            wanted -= set(rows[column].to_pylist())
+            wanted -= {row[column] for row in rows_with(opened, column, wanted)}
         if not wanted or time.monotonic() > deadline:
             return sorted(wanted)
         time.sleep(poll_s)

@@ -65,6 +65,23 @@ def test_a_persons_browsers_and_carts_are_found(settings: ClickstreamSettings) -
     ]  # fmt: skip
 
 
+def test_what_merges_have_written_is_found_too(settings: ClickstreamSettings, tmp_path: Path) -> None:
+    """A merge writes texts in a form of its own; all tables with a key are merged."""
+    for name, source in (
+        ("identities", {"visitor_id": ["v3", "v4"], "user_id": ["ann", "ann"]}),
+        ("sessions", {"visitor_id": ["v2"], "user_id": ["ann"], "end_ms": [9]}),
+    ):
+        told = DeltaTable(str(tmp_path / "tables" / name)).merge(
+            pa.table(source), "t.visitor_id = s.visitor_id", source_alias="s", target_alias="t"
+        )
+        told.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert subject_of(settings, "ann").visitors == ("v1", "v2", "v3", "v4")
+    sets = [f"storage.root={tmp_path}"]
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 0
+    kept = DeltaTable(str(tmp_path / "tables" / "identities")).to_pyarrow_table()
+    assert kept.num_rows == 0
+
+
 def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
     subject = subject_of(settings, "ann")
     assert sum(left_rows(settings, subject).values()) == 13
