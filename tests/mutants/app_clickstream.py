@@ -1186,7 +1186,7 @@ MUTANTS: Final = (
         "clickstream: browsers of a person are looked for by a filter that merged tables refuse",
         f"{_APP}/operations/forget.py",
         '        rows = list(rows_with(table, "user_id", [user], columns))\n',
-        '        rows = table.to_pyarrow_table(columns=columns, filters=[("user_id", "=", user)]).to_pylist()\n',
+        '        rows = table.to_pyarrow_table(filters=[("user_id", "=", user)]).to_pylist()\n',
         "a person is found in the tables of a running app",
         (f"{_TESTS}/test_forget.py",),
     ),

@@ -257,9 +257,11 @@ def _buys(event: Any) -> bool:
 # -- single cases --------------------------------------------------------------------------------------
 
 
-def bought_after(*events: Any, merges: bool = True) -> dict[str, tuple[bool, str | None]]:
+def bought_after(
+    *events: Any, merges: bool = True, shared: Any = "split"
+) -> dict[str, tuple[bool, str | None]]:
     """Who was offered something → whether something was bought, and which order."""
-    running = shop_chain(VisitorRules(), ALWAYS, holdout=0.0, merges_caps=merges)
+    running = shop_chain(VisitorRules(shared=shared), ALWAYS, holdout=0.0, merges_caps=merges)
     found = list[Any]()
     for event in (*(consent(n, visitor=b) for n, b in enumerate(BROWSERS)), *events):
         found += running.run_batch(keyed(event))
@@ -305,6 +307,14 @@ def test_of_an_offer_before_a_login_an_order_decides(
     events: list[Any], outcome: tuple[bool, str | None]
 ) -> None:
     assert bought_after(OFFERED, *events)["v:a"] == outcome
+
+
+@pytest.mark.parametrize(("shared", "outcome"), [("split", (True, "o1")), ("last", (False, None))])
+def test_by_the_last_one_a_browser_that_is_anothers_asks_its_person_no_more(
+    shared: str, outcome: tuple[bool, str | None]
+) -> None:
+    another = login(10 * MINUTE, "u2", visitor="a")
+    assert bought_after(OFFERED, COMES, ELSEWHERE, another, buys(HOUR, "b"), shared=shared)["v:a"] == outcome
 
 
 def test_where_caps_are_not_merged_nothing_is_other_than_before() -> None:
