@@ -12,6 +12,7 @@ from millrace_apps.clickstream.contracts.events import (
     Click,
     Consent,
     Customer,
+    Erasure,
     Forget,
     ItemChange,
     Refund,
@@ -263,7 +264,7 @@ class Visitors(VisitorTold):
             ctx.output(self.refunds, _refund(event))
         elif isinstance(event, ItemChange):
             self._item(event, ctx)
-        else:
+        elif isinstance(event, Erasure):
             self._forget_account(event.user_id, event.request_id, ctx)
 
 
