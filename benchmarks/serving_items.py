@@ -7,9 +7,9 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -20,8 +20,8 @@ from millrace_apps.benchmarks.serving import TOKEN, asked, await_that, figures, 
 from millrace_apps.benchmarks.serving_load import Load
 
 _PATH: Final = "/v1/ask/next_items"
-#: Clicks of whose visitors some are asked for, and so many answers are read at the end.
-_SAMPLE: Final = 20_000
+#: So many of the newest clicks say who is asked for, and so many answers are read at the end.
+_SAMPLE: Final = 2_000
 _READ: Final = 50
 
 
@@ -35,6 +35,7 @@ class Sizes:
         warm_up_s: Seconds asked before that, not counted.
         beside: Clicks a second that the generator sends to the job.
         warm_batches: Batches of the job before anything is asked.
+        history: Clicks of long ago that the job reads first: there are sessions to go by.
     """
 
     rate: int = 50
@@ -42,9 +43,10 @@ class Sizes:
     warm_up_s: int = 10
     beside: int = 200
     warm_batches: int = 40
+    history: int = 20_000
 
 
-QUICK = Sizes(duration_s=8, warm_up_s=3, beside=50, warm_batches=5)
+QUICK = Sizes(duration_s=8, warm_up_s=3, beside=50, warm_batches=5, history=2_000)
 
 
 def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict[str, Any]:
@@ -57,8 +59,7 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
     """
     batches = 0
     found: dict[str, Any] = {}
-    # Visits end while it runs, so that there are sessions to go by.
-    sets = ("recommend.on=true", "sessions.gap=15s", *overrides)
+    sets = ("recommend.on=true", *overrides)
 
     def note(batch: int, _counts: dict[str, int]) -> None:
         nonlocal batches
@@ -70,8 +71,8 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
             await_that(run.job.started.is_set, ended, "the job has begun")
             with run.generating({"rate": sizes.beside, "timestamps": "append"}, run.bench.live):
                 await_that(lambda: batches >= sizes.warm_batches, ended, "the job is warm")
-                clicks = islice(run.sent("clicks"), _SAMPLE)
-                visitors = list(dict.fromkeys(click["visitor_id"] for click in clicks))
+                lately = deque(run.sent("clicks"), _SAMPLE)
+                visitors = list(dict.fromkeys(click["visitor_id"] for click in lately))
                 told_to = [part for one in sets for part in ("-s", one)]
                 with served(run, ("serve", "clickstream", *told_to)) as address:
                     chance = random.Random(7)
@@ -87,6 +88,8 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
                     found["load_average"] = round(os.getloadavg()[0], 1)
             time.sleep(1)
 
+        past = {"rate": "max", "events": sizes.history, "timestamps": "arrival"}
+        run.generate(past, run.bench.preload)
         run_beside(run, act)
     answers = found["answers"]
     found["correct"] = set(found["statuses"]) == {"200"} and answers["with_items"] == answers["read"] > 0
