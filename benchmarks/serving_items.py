@@ -20,6 +20,8 @@ from millrace_apps.benchmarks.serving import TOKEN, asked, await_that, figures, 
 from millrace_apps.benchmarks.serving_load import Load
 
 _PATH: Final = "/v1/ask/next_items"
+#: Visits of then have ended when the first click of now is read.
+_LONG_AGO: Final = "2026-01-01T00:00:00Z"
 #: So many of the newest clicks say who is asked for, and so many answers are read at the end.
 _SAMPLE: Final = 2_000
 _READ: Final = 50
@@ -88,7 +90,7 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
                     found["load_average"] = round(os.getloadavg()[0], 1)
             time.sleep(1)
 
-        past = {"rate": "max", "events": sizes.history, "timestamps": "arrival"}
+        past = {"rate": "max", "events": sizes.history, "timestamps": "arrival", "start": _LONG_AGO}
         run.generate(past, run.bench.preload)
         run_beside(run, act)
     answers = found["answers"]
