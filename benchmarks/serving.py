@@ -23,7 +23,7 @@ from millrace_apps.benchmarks.app_run import BenchRun, bench_run, run_beside
 from millrace_apps.benchmarks.serving_load import Load, Told
 from millrace_apps.benchmarks.streams import BenchmarkFailed
 
-_TOKEN: Final = "for-this-run-alone"  # noqa: S105 - of a server that lives as long as the run
+TOKEN: Final = "for-this-run-alone"  # noqa: S105 - of a server that lives as long as the run
 _LIMIT_S: Final = 600.0
 #: Until the stream has decided on what was asked last.
 _SETTLE_S: Final = 15.0
@@ -73,14 +73,16 @@ def serve(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict
     with bench_run(bench_of("fraud"), bootstrap, overrides, on_batch=note) as run:
 
         def act(ended: threading.Event) -> None:
-            _await(run.job.started.is_set, ended, "the job has begun")
+            await_that(run.job.started.is_set, ended, "the job has begun")
             with run.generating({"rate": sizes.beside, "timestamps": "append"}, run.bench.live):
-                _await(lambda: batches >= sizes.warm_batches, ended, "the job is warm")
+                await_that(lambda: batches >= sizes.warm_batches, ended, "the job is warm")
                 sample = list(islice(run.sent("transactions"), _SAMPLE))
-                with _served(run, sizes.safe_in) as address:
+                sets = (f"kafka.bootstrap={run.broker}", f"topics.transactions={run.topic('transactions')}")
+                told_to = ("--safe-in", sizes.safe_in, *(part for one in sets for part in ("-s", one)))
+                with served(run, ("fraud", "serve", *told_to)) as address:
                     begin = time.monotonic()
                     told = _asked(address, sample, sizes)
-                    found.update(_figures(told), batches_beside=batches)
+                    found.update(figures(told), batches_beside=batches)
                     found["seconds"] = round(time.monotonic() - begin, 1)
                     found["load_average"] = round(os.getloadavg()[0], 1)
                     time.sleep(_SETTLE_S)
@@ -93,7 +95,8 @@ def serve(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict
     return found
 
 
-def _await(condition: Any, ended: threading.Event, what: str) -> None:
+def await_that(condition: Any, ended: threading.Event, what: str) -> None:
+    """Wait until something holds, but not for ever and not beyond the end of the run."""
     deadline = time.monotonic() + _LIMIT_S
     while not condition():
         if ended.wait(_POLL_S) or time.monotonic() > deadline:
@@ -101,24 +104,21 @@ def _await(condition: Any, ended: threading.Event, what: str) -> None:
 
 
 @contextmanager
-def _served(run: BenchRun, safe_in: str) -> Iterator[str]:
-    """Run the server beside the job, and give its address."""
+def served(run: BenchRun, command: Sequence[str]) -> Iterator[str]:
+    """Run a server beside the job, and give its address.
+
+    Args:
+        run: The job.
+        command: That of the server, without what every server is told.
+    """
     token, log = run.folder / "token", run.folder / "serve.log"
-    token.write_text(_TOKEN)
+    token.write_text(TOKEN)
     token.chmod(0o600)
-    sets = [f"kafka.bootstrap={run.broker}", f"topics.transactions={run.topic('transactions')}"]
-    command = [sys.executable, "-m", "millrace", "fraud", "serve", "--root", str(run.root), "--port", "0"]
-    command += [
-        "--token-file",
-        str(token),
-        "--rate-limit",
-        "0",
-        "--safe-in",
-        safe_in,
-        *(p for s in sets for p in ("-s", s)),
-    ]
+    every = ["--root", str(run.root), "--port", "0", "--token-file", str(token), "--rate-limit", "0"]
     with log.open("w+") as said:
-        child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "millrace", *command, *every], stdout=said, stderr=subprocess.STDOUT
+        )
         try:
             deadline = time.monotonic() + 60
             while "serving at " not in (text := log.read_text()):
@@ -144,7 +144,11 @@ def _asked(address: str, sample: Sequence[Record], sizes: Sizes) -> Told:
         payment["transaction_id"] = f"asked-{number}"
         payment["event_time_ms"] = begin_ms + number * 1_000 // sizes.rate
         bodies.append(msgspec.json.encode(payment).decode())
-    load = Load(address, _TOKEN, "/v1/decide", sizes.rate, bodies, sizes.rate * sizes.warm_up_s)
+    return asked(Load(address, TOKEN, "/v1/decide", sizes.rate, bodies, sizes.rate * sizes.warm_up_s))
+
+
+def asked(load: Load) -> Told:
+    """Put a load on a server, from a process of its own."""
     command = [sys.executable, "-m", "millrace_apps.benchmarks.serving_load"]
     done = subprocess.run(command, input=msgspec.json.encode(load), capture_output=True, check=False)
     if done.returncode != 0:
@@ -152,7 +156,8 @@ def _asked(address: str, sample: Sequence[Record], sizes: Sizes) -> Told:
     return msgspec.json.decode(done.stdout, type=Told)
 
 
-def _figures(told: Told) -> dict[str, Any]:
+def figures(told: Told) -> dict[str, Any]:
+    """Return what is told of answers: how many, with which statuses, after how long (ms)."""
     import numpy as np
 
     p50, p99, p999, top = np.percentile(told.latencies_ms, [50, 99, 99.9, 100]).round(1).tolist()

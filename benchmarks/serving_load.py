@@ -23,10 +23,11 @@ class Load:
     Attributes:
         address: Of the server.
         token: Its token.
-        path: What is posted to.
+        path: What is posted to, or got.
         rate: Requests per second.
-        bodies: What is posted, in order.
+        bodies: What is posted, in order; of what is got, what stands behind the path.
         warm: So many of the first are not counted.
+        method: ``POST`` or ``GET``.
     """
 
     address: str
@@ -35,6 +36,7 @@ class Load:
     rate: float
     bodies: list[str]
     warm: int = 0
+    method: str = "POST"
 
 
 @dataclass
@@ -54,14 +56,12 @@ class _Connections:
     def __init__(self, load: Load) -> None:
         parts = urlsplit(load.address)
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._head = (
-            f"POST {load.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {load.token}\r\n"
-            "Content-Type: application/json\r\nContent-Length: "
-        )
+        self._begin, self._gets = f"{load.method} {load.path}", load.method == "GET"
+        self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {load.token}\r\n"
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, body: bytes) -> int:
-        """Post a body, and return the status of the answer."""
+        """Post a body, or get what it says, and return the status of the answer."""
         while self._idle:
             try:
                 return await self._ask(*self._idle.pop(), body)
@@ -70,7 +70,11 @@ class _Connections:
         return await self._ask(*await asyncio.open_connection(self._host, self._port), body)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
-        writer.write(f"{self._head}{len(body)}\r\n\r\n".encode() + body)
+        if self._gets:
+            writer.write(f"{self._begin}{body.decode()}{self._head}\r\n".encode())
+        else:
+            told = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(f"{self._begin}{self._head}{told}".encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         length = int(head.partition("content-length:")[2].partition("\r\n")[0])
         await reader.readexactly(length)

@@ -65,7 +65,7 @@ app = App(
         "consent.v2": Consent,
         "refund.v3": Refund,
         "erasure.v1": Erasure,
-        "forget.v1": Forget,
+        "forget.v2": Forget,
         "item_change.v1": ItemChange,
         "control.v1": RuleEvent,
         "offer.v2": Offer,

@@ -170,6 +170,7 @@ SELDOM: Final = frozenset(
     {
         "offers above caps and cool-downs",
         "purchases after an offer",
+        "purchases after a login",
         "outcomes of another offer, order or time",
         "purchases by who was shown nothing",
         "purchases that offers brought about",

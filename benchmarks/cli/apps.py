@@ -246,6 +246,38 @@ def serve(
     )
 
 
+@app.command(name="serve-items", epilog="Example: millrace bench serve-items --rate 50 --beside 200")
+def serve_items(
+    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    duration: Annotated[int | None, typer.Option(min=1, help="Seconds measured.", show_default=False)] = None,
+    beside: Annotated[
+        int | None, typer.Option(min=1, help="Clicks a second beside them.", show_default=False)
+    ] = None,
+    warm_batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches of the job before.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """Next items over HTTP beside the running clickstream job, from when they are due."""
+    carry_out(
+        "serve-items",
+        out,
+        markdown,
+        bootstrap,
+        overrides or [],
+        module="serving_items",
+        quick=quick,
+        rate=rate,
+        duration_s=duration,
+        beside=beside,
+        warm_batches=warm_batches,
+    )
+
+
 @app.command(epilog="Example: millrace bench uplift --seeds 100 --out uplift.json")
 def uplift(
     seeds: Annotated[int, typer.Option(min=1, help="Shops to play, seeds 1 to this.")] = 100,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.committed import CommittedState
 from millrace.runtime.settings import load_settings
 from millrace.testing.kafka import Record, TopicFactory, consume_all, produce
 from millrace_apps.clickstream.operations.forget import (
+    Subject,
     delete_rows,
     left_rows,
     requests,
@@ -24,8 +28,8 @@ from millrace_apps.clickstream.recommend.process import Recommending
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state.browser_state import VisitorRules
 from millrace_apps.generators.engine.simulated import Simulated
-from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table, until
-from tests.unit.apps.clickstream.app_cases import Run, as_read, run_app, world
+from tests.e2e.fraud_runs import MILLRACE, Command, committed_batches, table
+from tests.unit.apps.clickstream.app_cases import HOUR, START, Run, as_read, click, run_app, world
 
 EVENTS = 1_500
 STREAMS = ("clicks", "customers", "consents", "refunds", "erasures")
@@ -41,6 +45,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "person_funnels": ("Entities.person_funnels", ("funnel", "person", "way")),
     "items": ("Entities.items", ("item_id",)),
     "offers": ("offers", ()),
+    "outcomes": ("outcomes", ()),
     "boards": ("boards", ("board", "window_end_ms", "rank")),
     "attributions": ("orders", ("order_id",)),
     "orders": ("Entities.order_rows", ("order_id",)),
@@ -59,9 +64,11 @@ class Shop:
         bootstrap: The broker.
         make: Makes topics.
         folder: An empty folder.
+        more: Further settings, which win over those of before.
     """
 
-    def __init__(self, bootstrap: str, make: TopicFactory, folder: Path) -> None:
+    def __init__(self, bootstrap: str, make: TopicFactory, folder: Path, more: Sequence[str] = ()) -> None:
+        self.more = more
         self.bootstrap = bootstrap
         self.root = folder / "app"
         names = ClickstreamSettings().topics
@@ -98,6 +105,7 @@ class Shop:
             "recommend.on=true",
             'funnels=[{"name": "purchase"}, {"name": "persons", "of": "persons", "within": "7d"}]',
             *(f"topics.{name}={topic}" for name, topic in self.topics.items()),
+            *self.more,
         ]
 
     @property
@@ -174,22 +182,44 @@ def test_a_run_that_is_killed_goes_on_to_the_same_tables(
     check_tables(shop, reference())
 
 
+def entries_naming(shop: Shop, subject: Subject) -> Counter[str]:
+    """How many keys of each process keep one of the names of somebody, but as the key itself."""
+    state = CommittedState(Checkpoint(shop.root, shop.root / "checkpoint"))
+    names = [name.encode() for _, name in subject.asked()]
+    found: Counter[str] = Counter()
+    for stage in state.stages:
+        for _, _, group in state.groups(stage.process):
+            for _, cells, _ in group.cells():
+                bodies = (bytes(cell.body) for cell in cells.values())
+                found[stage.process] += sum(any(name in body for name in names) for body in bodies)
+    return +found
+
+
 @pytest.mark.matrix
 def test_a_person_who_asks_to_be_forgotten_is_in_no_state_and_no_table(
     kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:
-    shop = Shop(kafka_bootstrap, topic_factory, tmp_path)
+    # What waits for its time has names: so time is at most a minute behind.
+    more = ("visitors.in_order=false", "stream.out_of_orderness=1 min")
+    shop = Shop(kafka_bootstrap, topic_factory, tmp_path, more)
     shop.send(world(EVENTS))
     shop.run("--no-drain")
     settings = load_settings(ClickstreamSettings, app="clickstream", overrides=shop.sets)
-    people = {s.event.user_id for s in shop.sent if s.stream == "customers"}
-    until(lambda: bool(people), "somebody has an account")
-    user = sorted(people)[0]
-    subject = subject_of(settings, user)
+    people = sorted({s.event.user_id for s in shop.sent if s.stream == "customers"})
+    # Somebody of whom there is something to forget.
+    subject = max((subject_of(settings, one) for one in people), key=lambda s: (bool(s.carts), s.visitors))
+    assert subject.visitors
+    assert sum(left_rows(settings, subject).values()) > 3
+    assert {"Entities", "Visitors"} <= set(entries_naming(shop, subject))
     asked = requests(subject, "request-1", shop.sent[-1].event_time_ms)
     records = [Record(msgspec.json.encode(one), one.subject.encode()) for one in asked]
     produce(kafka_bootstrap, shop.topics["forget"], records)
-    shop.run()
+    # Somebody else goes on, and time with them.
+    later = click(asked[0].event_time_ms - START + HOUR, visitor="somebody-else")
+    record = Record(msgspec.json.encode(later), b"somebody-else", timestamp_ms=later.event_time_ms)
+    produce(kafka_bootstrap, shop.topics["clicks"], [record])
+    shop.run("--no-drain")
     assert wait_for_audit(settings, "request-1", subject) == []
+    assert entries_naming(shop, subject) == Counter()
     delete_rows(settings, subject)
     assert not any(left_rows(settings, subject).values())

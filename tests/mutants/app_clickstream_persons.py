@@ -97,7 +97,7 @@ MUTANTS: Final = (
     Mutant(
         "caps: an account keeps the name of a browser that is forgotten",
         "apps/clickstream/processes/visitor_identity.py",
-        '            ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))\n',
+        '            ctx.emit(Unlink(f"u:{user}", ctx.event_time, subject, forgotten=True))\n',
         "            pass\n",
         "no state of others names a forgotten browser",
         (f"{_CAPS[0]}::test_of_a_browser_that_is_forgotten_no_state_of_others_has_the_name",),

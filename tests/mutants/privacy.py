@@ -11,12 +11,37 @@ _NUMBERS: Final = "tests/unit/millrace/privacy/test_card_numbers.py"
 _KEYS: Final = "tests/unit/millrace/privacy/test_token_keys.py"
 _PACKING: Final = "tests/unit/millrace/host/test_packing.py"
 _ERASURE: Final = "tests/unit/millrace/privacy/test_erasure.py"
+_RESIDUES: Final = "tests/unit/millrace/privacy/test_residues.py"
 _FORGET: Final = "tests/unit/apps/fraud/test_forget.py"
 _TOKENS: Final = "tests/unit/apps/fraud/test_tokens.py"
 _OF_10000: Final = f"{_NUMBERS}::test_of_10000_messages_all_numbers_go_and_nothing_else_changes"
 _WRITTEN: Final = f"{_NUMBERS}::test_a_number_goes_however_it_is_written"
 
 MUTANTS: Final = (
+    Mutant(
+        "privacy: savepoints are not named",
+        "shared/millrace/privacy/residues.py",
+        '    for saved in sorted((root / "savepoints").glob("*")):\n',
+        "    for saved in ():\n",
+        "every store is named",
+        (_RESIDUES,),
+    ),
+    Mutant(
+        "privacy: a compacted topic ends by its retention",
+        "shared/millrace/privacy/residues.py",
+        '    if "delete" not in policy:\n',
+        '    if "delete" not in policy and keeps is None:\n',
+        "every store is named with what ends it",
+        (_RESIDUES,),
+    ),
+    Mutant(
+        "privacy: rows that wait for their table are not named",
+        "shared/millrace/privacy/residues.py",
+        "        if waits := len(waiting_files(table)):\n",
+        "        if waits := 0:\n",
+        "every store is named",
+        (_RESIDUES,),
+    ),
     Mutant(
         "privacy: digits stand side by side",
         f"{_PRIVACY}/numbers.py",

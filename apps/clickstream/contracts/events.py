@@ -26,12 +26,16 @@ CheckoutStep = Literal["address", "delivery", "payment"]
 Gender = Literal["f", "m", "x"]
 Purpose = Literal["analytics", "personalisation", "marketing"]
 RefundKind = Literal["refund", "cancellation"]
+SubjectKind = Literal["browser", "account", "cart"]
 
 PURPOSES: Final[tuple[Purpose, ...]] = ("analytics", "personalisation", "marketing")
 #: The end of the year 9999, UTC.
 MAX_TIME_MS: Final = 253_402_300_799_999
 
-Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+#: The most letters of a name or an identity.
+MAX_NAME: Final = 128
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
 #: Before the year 1 no clock is, however wrong.
 ClientTime = Annotated[int, Meta(ge=-62_135_596_800_000, le=MAX_TIME_MS)]
@@ -43,7 +47,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Stock = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Lines = Meta(max_length=500)
 #: The most of an identity that may be left out, of what is looked at, and of an address.
-Name = Annotated[str, Meta(max_length=128)]
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Text = Annotated[str, Meta(max_length=1_000)]
 Address = Annotated[str, Meta(max_length=4_000)]
 
@@ -235,20 +239,23 @@ class Erasure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """A browser's cookie, or an account, is forgotten: its state goes; the key is the cookie or account.
+    """A browser's cookie, an account or a cart is forgotten: its state goes; the key is its name.
 
-    The app sends one for each cookie of an account that is erased, and ``millrace clickstream forget``
-    sends one for the account and one for each of its cookies.
+    The app sends one for each cookie and cart of an account that is erased, and ``millrace clickstream
+    forget`` sends one for the account, and one for each of its cookies and carts.
 
     Attributes:
         request_id: The request that it follows from.
-        subject: The cookie or account.
+        subject: The name of the cookie, account or cart.
         event_time_ms: When it was asked for, UTC milliseconds.
+        kind: What has that name. Requests of an earlier version say so by the first letters of the subject:
+            ``p:u:`` and the account, ``c:`` and the cart, or the cookie as it is.
     """
 
     request_id: Identifier
     subject: Identifier
     event_time_ms: Time
+    kind: SubjectKind | None = None
 
 
 class ItemChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -303,6 +310,34 @@ def identity_of(event: ShopEvent) -> str:
     'r1'
     """
     return getattr(event, _IDENTITY[type(event)])  # type: ignore[no-any-return]
+
+
+#: What the identities of all events but clicks begin with where those of one key are told apart.
+_APART: Final[dict[type, str]] = {
+    Click: "click ",
+    Consent: "consent ",
+    Customer: "customer ",
+    Refund: "refund ",
+    Erasure: "erasure ",
+    Forget: "forget ",
+    ItemChange: "item ",
+}
+_LEDS: Final = tuple(_APART.values())
+
+
+def told_apart(event: ShopEvent) -> str:
+    """Return the identity of an event among those of all kinds that come under one key.
+
+    A browser, an account and an item may have the same name, and a click and an answer about consent the same
+    identity. A click's is as it is, unless it looks like another's.
+
+    >>> told_apart(Erasure("r1", "u1", 0)), identity_of(Erasure("r1", "u1", 0))
+    ('erasure r1', 'r1')
+    """
+    identity = identity_of(event)
+    if isinstance(event, Click) and not identity.startswith(_LEDS):
+        return identity
+    return _APART[type(event)] + identity
 
 
 def order_of(event: Click) -> str:

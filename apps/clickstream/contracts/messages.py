@@ -415,6 +415,28 @@ class CapsGo(msgspec.Struct, frozen=True, gc=False, tag="caps-go"):
     into: str
 
 
+class CapsBought(msgspec.Struct, frozen=True, gc=False, tag="caps-purchase"):
+    """Somebody has bought something, in whichever browser, who logged in to this one before.
+
+    It names nobody: that a login took along what was offered before it says its moment.
+
+    Attributes:
+        person: The browser.
+        at_ms: When, UTC ms.
+        cause: The click.
+        subject: The order.
+        cents: Its value.
+        since_ms: When (UTC ms) who has bought it logged in to the browser while nobody was known by it.
+    """
+
+    person: str
+    at_ms: int
+    cause: str
+    subject: str
+    cents: int
+    since_ms: list[int]
+
+
 class CapsBack(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="caps-back"):
     """A browser is not a person's any more, nor what was offered in it before a login.
 
@@ -648,7 +670,7 @@ ToShard = ItemCount | VisitCount
 ToCart = CartChange | CartOwner | EraseCart
 ToBrowsers = Link | Unlink | Absorb | Absorbed | Marked
 ToPerson = Activity | Purchase | ToBrowsers | Details | MarketingConsent | ConsentSaid | ErasePerson
-ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBack
+ToOffers = Shopping | MarketingConsent | ConsentSaid | ErasePerson | CapsGo | CapsBought | CapsBack
 
 #: There is one shop: all its visits are one key's.
 SHOP: Final = "shop"

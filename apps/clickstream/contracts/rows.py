@@ -6,6 +6,8 @@ import hashlib
 
 import msgspec
 
+from millrace_apps.clickstream.contracts.events import SubjectKind
+
 
 class SessionRow(msgspec.Struct, frozen=True, gc=False):
     """A session; a row by ``session_id``, the highest ``revision`` holds.
@@ -116,7 +118,7 @@ class Erased(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         request_id: The request.
-        subject_digest: :func:`digest_of` what was forgotten: a browser, an account or a cart.
+        subject_digest: :func:`digest_of` what was forgotten, by its kind: a browser, an account or a cart.
         had_state: Whether anything was known.
         at_ms: When it was asked for, UTC ms.
         suppressed: An event of before the request has come since, and was dropped.
@@ -129,10 +131,18 @@ class Erased(msgspec.Struct, frozen=True, gc=False):
     suppressed: bool = False
 
 
-def digest_of(name: str) -> str:
+def digest_of(name: str, kind: SubjectKind | None = None) -> str:
     """Return a digest by which somebody who has a name can tell that it is meant.
 
-    >>> digest_of("u1") == digest_of("u1") != digest_of("u2")
+    Args:
+        name: The name.
+        kind: What has it: an account and a cart are told from a browser of the same name.
+
+    >>> digest_of("u1") == digest_of("u1", "browser") != digest_of("u2")
     True
+    >>> len({digest_of("42", kind) for kind in ("browser", "account", "cart")})
+    3
     """
-    return hashlib.sha256(name.encode()).hexdigest()[:32]
+    if kind is None or kind == "browser":
+        return hashlib.sha256(name.encode()).hexdigest()[:32]
+    return hashlib.blake2b(name.encode(), digest_size=16, person=kind.encode()).hexdigest()

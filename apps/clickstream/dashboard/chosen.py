@@ -13,14 +13,27 @@ from millrace.dashboard.data import AppData
 from millrace.dashboard.page import Choice
 from millrace.dashboard.steps import Steps
 from millrace.dashboard.values import bounded, ratio
-from millrace.dashboard.views import Bar, Bars, Cell, Column, Number, Numbers, TimeSeries, View
+from millrace.dashboard.views import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Note,
+    Number,
+    Numbers,
+    Series,
+    TimeSeries,
+    View,
+)
 from millrace_apps.clickstream.dashboard.data import (
     FUNNEL,
     KINDS,
     LATELY_MS,
     SESSION,
     FunnelStep,
+    boards,
     grouped,
+    newest_board,
     parts_of_segment,
     sessions_of,
     steps_of,
@@ -34,6 +47,7 @@ if TYPE_CHECKING:
 
 _STEP_MS: Final = 300_000
 _HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
 
 
 class Halves(NamedTuple):
@@ -154,6 +168,71 @@ def figures(data: AppData, value: str) -> View | None:
                    note=said(converted, ".1%")),
         )
     )  # fmt: skip
+
+
+def headline(data: AppData, value: str) -> View | None:
+    """Return the figures that one wants to see first: of a segment, those of the last period."""
+    found = halves(data)
+    if found is None:
+        return None
+    rows, lately = found.of(value).now, f"last {found.named}"
+    now, counts = sessions_of(rows), _counts(rows)
+    number = now.final + now.open
+    left = halves_of(data, "abandonments", "since_ms", ("value_cents",), value)
+    made = halves_of(data, "offers", "at_ms", ("arm",), value)
+    there, kinds = newest_board(boards(data), "visitors/now"), list[Number]()
+    if parts_of_segment(value)[0] == "device" and there is not None:
+        kinds = [
+            Number(label="visitors now", value=_of_device(there[1], value), kind="count",
+                   note="in the last five minutes"),
+            Number(label="up to", value=there[0], kind="time", note="event time"),
+        ]  # fmt: skip
+    return Numbers(
+        (
+            *kinds,
+            Number(label="sessions", value=number, kind="count", note=lately),
+            Number(label="conversion", value=ratio(now.converted, number), kind="share", note="of sessions"),
+            Number(label="revenue", value=counts.cents / 100, kind="money",
+                   note=f"as bought, {counts.orders:,} orders"),
+            Number(label="carts left", value=0 if left is None else left[1].num_rows, kind="count",
+                   note=lately),
+            Number(label="offers", kind="count", note=lately,
+                   value=0 if made is None else made[1]["arm"].to_pylist().count("offer")),
+        )
+    )  # fmt: skip
+
+
+def _of_device(places: Sequence[tuple[str, int]], value: str) -> int:
+    return dict(places).get(parts_of_segment(value)[1], 0)
+
+
+#: What is said of a channel where only kinds of devices are told apart.
+_BY_DEVICE: Final = Note("who is there is counted by kind of device, not by channel")
+
+
+def visitors(data: AppData, value: str) -> View | None:
+    """Return the visitors over time with a kind of device."""
+    if parts_of_segment(value)[0] != "device":
+        return _BY_DEVICE
+    found, lines = boards(data), []
+    for name, board in (("now", "visitors/now"), ("in a minute", "visitors/1m")):
+        ends = found.get(board, {})
+        if ends:
+            # A minute in which nobody was there has no row.
+            minutes = range(min(ends), max(ends) + 1, _MINUTE_MS)
+            lines.append(Series(name, [(end, _of_device(ends.get(end, ()), value)) for end in minutes]))
+    return TimeSeries(series=tuple(lines), kind="count", clock="event time") if lines else None
+
+
+def devices(data: AppData, value: str) -> View | None:
+    """Return how many are there now with a kind of device, of how many."""
+    if parts_of_segment(value)[0] != "device":
+        return _BY_DEVICE
+    now = newest_board(boards(data), "visitors/now")
+    if now is None:
+        return None
+    number, every = _of_device(now[1], value), sum(n for _, n in now[1])
+    return Bars(bars=(Bar(parts_of_segment(value)[1], number, f"of {every:,}"),))
 
 
 def _rounded(value: float | None) -> float | None:
@@ -277,6 +356,9 @@ def _revenue(rows: pa.Table) -> list[tuple[int, int]]:
 
 #: Panel → what it shows of a segment.
 CHOSEN: Final = {
+    "headline": headline,
+    "visitors": visitors,
+    "devices": devices,
     "sessions": figures,
     "compared": compared,
     "funnel": funnel,

@@ -300,11 +300,16 @@ def person(data: AppData, key: str) -> list[Titled]:
 
     Args:
         data: The app's data.
-        key: The visitor or the account, as it is or with ``v:`` or ``u:`` before it.
+        key: The visitor or the account, as it is, or with ``v:`` or ``u:`` before it: then it is that alone,
+            and whoever is called so with these letters.
     """
-    name = key[2:] if key[:2] in ("u:", "v:") else key
-    persons = [("person", f"u:{name}"), ("person", f"v:{name}")]
-    browsers = [("visitor_id", name), ("user_id", name)]
+    persons = [("person", f"u:{key}"), ("person", f"v:{key}")]
+    browsers, of_browser = [("visitor_id", key), ("user_id", key)], [("visitor_id", key)]
+    led, name = key[:2], key[2:]
+    if led in ("u:", "v:"):
+        persons.append(("person", key))
+        browsers.append(("user_id" if led == "u:" else "visitor_id", name))
+        of_browser += [("visitor_id", name)] if led == "v:" else []
     return [
         *rows_of(data, "profiles", persons, "Profile", (
             "seen_ms", "person", "views_1d", "adds_1d", "orders", "spent_cents", "top_category", "last_items",
@@ -313,9 +318,9 @@ def person(data: AppData, key: str) -> list[Titled]:
             "start_ms", "end_ms", "visitor_id", "user_id", "page_views", "orders", "campaign", "device",
             "is_final", "close_reason", "bot",
         ), order=("start_ms",)),
-        *rows_of(data, "offers", [*persons, ("visitor_id", name)], "Offers",
+        *rows_of(data, "offers", [*persons, *of_browser], "Offers",
                  ("at_ms", "rule", "offer", "arm", "why"), order=("at_ms",)),
-        *rows_of(data, "recommendations", [*persons, ("visitor_id", name)], "Next items",
+        *rows_of(data, "recommendations", [*persons, *of_browser], "Next items",
                  ("event_time_ms", "surface", "arm", "item", "items"), order=("event_time_ms",)),
         *rows_of(data, "abandonments", browsers, "Carts left",
                  ("since_ms", "cart_id", "stage", "value_cents", "time"), order=("since_ms",)),

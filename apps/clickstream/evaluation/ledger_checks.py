@@ -15,6 +15,7 @@ from millrace_apps.clickstream.evaluation.offer_checks import (
     Consents,
     check_offers,
     check_outcomes,
+    check_purchases_after_logins,
 )
 from millrace_apps.clickstream.evaluation.order_checks import check_orders, value_of_lines
 from millrace_apps.clickstream.processes.counters import LEAST_SEARCHING, PLACES
@@ -98,6 +99,22 @@ def check_ledger(
         ),
         *check_outcomes(
             rows("outcomes"), offers, truths["attribution"], truths["identity"], consents, until_ms=end_ms
+        ),
+        *(
+            [
+                check_purchases_after_logins(
+                    rows("outcomes"),
+                    offers,
+                    truths["attribution"],
+                    truths["identity"],
+                    consents,
+                    rows("cap_changes"),
+                    until_ms=end_ms,
+                    erased=erased,
+                )
+            ]
+            if merges_caps
+            else []
         ),
         *check_answers(
             offers,

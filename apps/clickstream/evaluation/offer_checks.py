@@ -293,3 +293,59 @@ def check_outcomes(
         same("purchases after an offer", expected, found, "of browsers that nobody has logged in on"),
         equal("outcomes of another offer, order or time", 0, wrong, of=len(told)),
     ]
+
+
+def check_purchases_after_logins(
+    outcomes: Iterable[Row],
+    offers: Iterable[Row],
+    orders: Iterable[WorldTruth],
+    logins: Iterable[WorldTruth],
+    consents: Consents,
+    changes: Iterable[Row],
+    *,
+    until_ms: int,
+    erased: frozenset[str] = frozenset(),
+) -> Check:
+    """Compare what came of offers before a login with what the ledger says that person has bought.
+
+    An order of the ledger names the browsers that its buyer was known by. Of a browser that several persons
+    use, or where an answer came in between, nothing is compared.
+
+    Args:
+        outcomes: The table ``outcomes``.
+        offers: The table ``offers``.
+        orders: What was bought.
+        logins: Which browsers were known to be whose.
+        consents: What was allowed.
+        changes: The table ``cap_changes``: which offers went along with a login, and which were given back.
+        until_ms: Up to when all outcomes have been told, UTC ms.
+        erased: Persons who have been forgotten since: of them nothing is told.
+    """
+    come: dict[str, list[int]] = defaultdict(list)
+    unclear = {t.entity for t in logins if t.detail["shared"]}
+    for row in changes:
+        if row["change"] == "merged":
+            come[row["visitor_id"]].append(row["at_ms"])
+        else:
+            unclear.add(row["visitor_id"])
+    bought: dict[str, list[WorldTruth]] = defaultdict(list)
+    for order in sorted(orders, key=lambda t: t.last_event_time_ms):
+        for visitor in order.detail["visitors"]:
+            bought[visitor].append(order)
+    expected, clear = set(), set()
+    for offer in offers:
+        at, visitor = offer["at_ms"], offer["visitor_id"]
+        if offer["person"] != f"v:{visitor}" or not any(since > at for since in come[visitor]):
+            continue
+        last = min(at + OUTCOME_MS, until_ms)
+        mine = [t for t in bought[visitor] if at < t.last_event_time_ms <= last]
+        browsers = {visitor, *(name for t in mine for name in t.detail["visitors"])}
+        forgotten = any(f"v:{one}" in erased for one in browsers)
+        if forgotten or browsers & unclear or any(t.disturbed for t in mine):
+            continue
+        if all(consents.allow(one, at) and not consents.changed(one, at, until_ms) for one in browsers):
+            clear.add(offer["offer_id"])
+            expected |= {(offer["offer_id"], t.entity, t.detail["amount_cents"]) for t in mine[:1]}
+    told = [o for o in outcomes if o["converted"] and o["offer_id"] in clear]
+    found = {(o["offer_id"], o["order_id"], o["cents"]) for o in told}
+    return same("purchases after a login", expected, found, "of offers that were made before it")

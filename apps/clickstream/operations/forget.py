@@ -14,17 +14,26 @@ import msgspec
 
 from millrace.connectors.merging import wait_for_merges, waiting_rows
 from millrace.connectors.upkeep import vacuum
+from millrace.errors import UserError
 from millrace.operations.report import write
 from millrace.operations.roster import Role
 from millrace.operations.sending import send, who
-from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, delete_where, quoted
+from millrace.privacy.erasure import (
+    Names,
+    count_left,
+    count_rows,
+    delete_letters,
+    delete_where,
+    quoted,
+    rows_with,
+)
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace.runtime.commands import command_settings
 from millrace.time.moments import to_time_ms
 from millrace_apps.clickstream.app import topics
-from millrace_apps.clickstream.contracts.events import Forget
+from millrace_apps.clickstream.contracts.events import MAX_NAME, Forget, SubjectKind
 from millrace_apps.clickstream.contracts.rows import digest_of
-from millrace_apps.clickstream.settings import ClickstreamSettings
+from millrace_apps.clickstream.settings import ClickstreamSettings, ClickstreamTopics
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -57,21 +66,24 @@ _LETTERS: Final = "dead_"
 #: Field that names a person → by what; and fields whose texts name something else: user 42 is not item 42.
 _NAMING: Final = {
     "visitor_id": "visitor", "visitor": "visitor", "user_id": "user", "cart_id": "cart", "person": "person",
+    "told": "told",
 }  # fmt: skip
 _OTHERS: Final = frozenset(
     {
-        "item_id",
-        "items",
-        "item",
-        "category",
-        "order_id",
-        "offer_id",
-        "page",
-        "_event_id",
-        "event_id",
-        "partition",
+        *("item_id", "items", "item", "category", "query", "page", "partition"),
+        # An item, an order, what was searched for: who did that stands beside it. Of a request to forget the
+        # key has the name.
+        "subject",
+        # Identities of events and of what follows from them.
+        *("_event_id", "event_id", "consent_id", "change_id", "refund_id", "request_id", "cause"),
+        *("order_id", "offer_id", "client_session_id", "page_view_id"),
     }
 )
+#: Input → the field that its keys are; of requests to forget they may be any.
+_KEYED: Final = {
+    "clicks": "visitor_id", "consents": "visitor_id", "refunds": "visitor_id", "customers": "user_id",
+    "erasures": "user_id", "items": "item_id",
+}  # fmt: skip
 #: Table with events as JSON → fields of them that name a person, and by what.
 _EVENTS: Final[dict[str, dict[str, str]]] = {
     "late": {"visitor_id": "visitor", "user_id": "user", "cart_id": "cart"},
@@ -107,19 +119,32 @@ class Subject:
             "user": [self.user],
             "visitor": list(self.visitors),
             "cart": list(self.carts),
-            "person": [f"u:{self.user}", *(f"v:{v}" for v in self.visitors)],
+            "person": self._persons(),
+            # Of an answer that holds elsewhere, too: in which browser it was said, or by which account.
+            "told": [*self.visitors, f"u:{self.user}"],
         }
         return found[kind]
 
-    def exactly(self) -> Names:
-        """Return all of its names, as messages are searched for them."""
-        every = (self.user, *self.visitors, *self.carts)
-        fields = {field: frozenset(self.names(kind)) for field, kind in _NAMING.items()}
-        return Names(tuple(dict.fromkeys(every)), fields=fields, others=_OTHERS)
+    def exactly(self, topics: ClickstreamTopics) -> Names:
+        """Return all of its names, as messages are searched for them.
 
-    def state_keys(self) -> list[str]:
-        """Return what is asked to be forgotten, as subjects of requests."""
-        return [f"p:u:{self.user}", *self.visitors, *(f"c:{cart}" for cart in self.carts)]
+        Args:
+            topics: The app's: of dead letters they say what their keys are of.
+        """
+        # A request of an earlier version, which is found among dead letters by its key, leads accounts so.
+        every = (self.user, *self.visitors, *self.carts, *self._persons(), f"p:u:{self.user}")
+        fields = {field: frozenset(self.names(kind)) for field, kind in _NAMING.items()}
+        keyed = {getattr(topics, name): of for name, of in _KEYED.items()}
+        return Names(tuple(dict.fromkeys(every)), fields=fields, others=_OTHERS, exact=True, keyed=keyed)
+
+    def _persons(self) -> list[str]:
+        return [f"u:{self.user}", *(f"v:{visitor}" for visitor in self.visitors)]
+
+    def asked(self) -> list[tuple[SubjectKind, str]]:
+        """Return what is asked to be forgotten: kinds and names, each of one of that kind alone."""
+        browsers: list[tuple[SubjectKind, str]] = [("browser", visitor) for visitor in self.visitors]
+        carts: list[tuple[SubjectKind, str]] = [("cart", cart) for cart in self.carts]
+        return [("account", self.user), *browsers, *carts]
 
     def predicate(self, table: str) -> str:
         """Return the SQL condition for a table's rows about it."""
@@ -162,7 +187,7 @@ def subject_of(settings: ClickstreamSettings, user: str) -> Subject:
         if table is None:
             continue
         columns = ["visitor_id", *(["cart_id"] if name == "abandonments" else [])]
-        rows = table.to_pyarrow_table(columns=columns, filters=[("user_id", "=", user)]).to_pylist()
+        rows = list(rows_with(table, "user_id", [user], columns))
         visitors |= {row["visitor_id"] for row in rows}
         carts |= {row["cart_id"] for row in rows if "cart_id" in row}
     return Subject(user, tuple(sorted(visitors)), tuple(sorted(carts)))
@@ -185,7 +210,7 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
             gone[name] = delete_where(path, f"_event_id IN ({quoted(ids)})") if ids else 0
     for path in _tables(settings):
         if path.name.startswith(_LETTERS):
-            gone[path.name] = delete_letters(path, subject.exactly())
+            gone[path.name] = delete_letters(path, subject.exactly(settings.topics))
     return gone
 
 
@@ -195,7 +220,7 @@ def left_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, int]
     That is another way than the deletion's, so that it can find what that has missed. Rows that wait to be
     merged into their table count as its rows.
     """
-    names = subject.exactly()
+    names = subject.exactly(settings.topics)
     return {
         path.name: count_left(path, names) + sum(count_rows(rows, names) for rows in waiting_rows(path))
         for path in _tables(settings)
@@ -219,25 +244,24 @@ def _tables(settings: ClickstreamSettings) -> list[Path]:
 
 def requests(subject: Subject, request_id: str, at_ms: int) -> list[Forget]:
     """Return what the app is asked to forget."""
-    return [Forget(request_id, key, at_ms) for key in subject.state_keys()]
+    return [Forget(request_id, name, at_ms, kind) for kind, name in subject.asked()]
 
 
 def wait_for_audit(settings: ClickstreamSettings, request_id: str, subject: Subject) -> list[str]:
-    """Wait until the app says that it has forgotten everything; return what it has not confirmed."""
-    wanted = {digest_of(key): key for key in subject.state_keys()}
+    """Wait until the app says that it has forgotten everything; return digests of what it did not confirm."""
+    wanted = {digest_of(name, kind) for kind, name in subject.asked()}
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         table = open_table(settings, "erasures")
         if table is not None:
-            mine = [("request_id", "=", request_id)]
-            rows = table.to_pyarrow_table(columns=["subject_digest"], filters=mine)
-            confirmed = set(rows["subject_digest"].to_pylist())
-            if confirmed >= wanted.keys():
+            mine = rows_with(table, "request_id", [request_id], ["subject_digest"])
+            confirmed = {row["subject_digest"] for row in mine}
+            if confirmed >= wanted:
                 return []
         else:
             confirmed = set()
         if time.monotonic() > deadline:
-            return [key for digest, key in wanted.items() if digest not in confirmed]
+            return sorted(wanted - confirmed)
         time.sleep(0.5)
 
 
@@ -264,10 +288,12 @@ def run(
         0 if nothing is left, 1 otherwise.
 
     Raises:
-        UserError: Settings, time or broker are wrong.
+        UserError: Settings, time or broker are wrong, or a name is none.
     """
     import typer
 
+    for name in (user, *visitors, *carts):
+        _check(name)
     settings = app_settings(bootstrap, sets)
     by = who(by, settings, Role.approve)
     at_ms = _time(at, settings)
@@ -277,7 +303,7 @@ def run(
     if not tables_only:
         asked = [(one.subject, one) for one in requests(subject, request_id, at_ms)]
         send(settings.kafka, settings.topics.forget, Forget, asked)
-        typer.echo(f"asked the app to forget {len(subject.state_keys())} keys; waiting for it")
+        typer.echo(f"asked the app to forget {len(subject.asked())} keys; waiting for it")
         unconfirmed = wait_for_audit(settings, request_id, subject)
     waiting = wait_for_merges(_tables(settings), patience_s=0 if tables_only else _MERGED_S)
     gone = delete_rows(settings, subject)
@@ -292,8 +318,8 @@ def run(
         typer.echo(f"until later: {one.line()}")
     for name in waiting:
         typer.echo(f"{name}: rows that a run left wait to be merged; run the job, then forget again")
-    for key in unconfirmed:
-        typer.echo(f"not confirmed by the app within {_PATIENCE_S:.0f} s: {digest_of(key)}; does it run?")
+    for digest in unconfirmed:
+        typer.echo(f"not confirmed by the app within {_PATIENCE_S:.0f} s: {digest}; does it run?")
     clean = not unconfirmed and not any(left.values())
     typer.echo("nothing is left" if clean else "SOMETHING IS LEFT")
     certificate = {
@@ -301,8 +327,8 @@ def run(
         "request_id": request_id,
         "requested_for": datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "subject_digest": digest_of(user),
-        "state_keys": len(subject.state_keys()),
+        "subject_digest": digest_of(user, "account"),
+        "state_keys": len(subject.asked()),
         "state_confirmed": not unconfirmed and not tables_only,
         "deleted": gone,
         "left": left,
@@ -312,6 +338,13 @@ def run(
     }
     write(out, certificate)
     return 0 if clean else 1
+
+
+def _check(name: str) -> None:
+    """Refuse what nothing can be called, before anything is asked or deleted by it."""
+    if not 0 < len(name) <= MAX_NAME:
+        shown = "an empty text" if not name else f"a text of {len(name)} letters"
+        raise UserError(f"{shown} is no name: accounts, browsers and carts have 1 to {MAX_NAME} letters")
 
 
 def _time(at: str | None, settings: ClickstreamSettings) -> int:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
 from millrace_apps.clickstream.contracts.messages import (
+    CapsBack,
     ConsentSaid,
     ErasePerson,
     MarketingConsent,
@@ -78,6 +79,15 @@ class OffersBase:
         if refused:
             state.partials.clear()
 
+    def _parts(self, event: CapsBack, state: KeptOffers, ctx: Context) -> None:
+        """Let nothing have the name of a browser that is forgotten; what was begun does not go on."""
+        if event.forgotten:
+            state.browsers.pop(event.visitor, None)
+            state.withdrawn.pop(event.visitor, None)
+            state.partials.clear()
+            state.before.clear()
+            self._tidy(state, event.at_ms, ctx)
+
     def _erase(self, event: ErasePerson, state: KeptOffers, ctx: Context) -> None:
         ctx.timers.delete(_TIDY)
         if event.withdrawn and state.tells_of_consent:
@@ -132,12 +142,14 @@ class Offers(OffersBase, KeyedProcess[ToOffers, Offer]):
         state = self.person.value or KeptOffers()
         if isinstance(event, ErasePerson):
             self._erase(event, state, ctx)
+        elif isinstance(event, CapsBack):
+            self._parts(event, state, ctx)
         else:
             self._take(event, state, ctx)
 
     def on_late(self, event: ToOffers, ctx: Context) -> None:
         """Withdrawals and erasures are never too late; an offer is."""
-        if isinstance(event, ErasePerson | MarketingConsent | ConsentSaid):
+        if isinstance(event, ErasePerson | MarketingConsent | ConsentSaid | CapsBack):
             self.process(event, ctx)
             return
         if isinstance(event, Shopping) and event.kind == "purchase":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterator
 from typing import Final
 
 from millrace import Context, Timer, arrival, days, side_output, value_state
@@ -12,6 +13,7 @@ from millrace_apps.clickstream.contracts.messages import (
     Absorbed,
     Activity,
     CapsBack,
+    CapsBought,
     CapsGo,
     ConsentSaid,
     Details,
@@ -31,6 +33,7 @@ from millrace_apps.clickstream.processes.person_ways import PersonWays
 from millrace_apps.clickstream.state.activity_counts import HOUR_MS
 from millrace_apps.clickstream.state.browser_state import HOLDOUT
 from millrace_apps.clickstream.state.consent import STITCH, purposes_of
+from millrace_apps.clickstream.state.offers import OUTCOME_MS
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS, Person, Profile, profile_row
 from millrace_apps.clickstream.state.suppression import SUPPRESSED, Suppressed, is_suppressed
 
@@ -43,6 +46,8 @@ _IN_ORDER: Final = (Activity, Purchase, Absorb, Absorbed, Unlink, ConsentSaid, E
 _CARTS: Final = 10
 #: What was done before logins is told apart for so many browsers of a person.
 _BROWSERS: Final = 16
+#: A login is known for so long, ms: an order that is a day late still finds it.
+_KNOWN_MS: Final = OUTCOME_MS + 24 * HOUR_MS
 
 
 class Persons(PersonWays):
@@ -117,6 +122,7 @@ class Persons(PersonWays):
                 person.touched(event)
             elif isinstance(event, Unlink):
                 person.visitors.pop(event.visitor, None)
+                person.came.pop(event.visitor, None)
                 if event.passed:
                     ctx.timers.at(max(ctx.event_time, ctx.timers.pending(_PASSED) or 0), _PASSED)
                 else:
@@ -124,7 +130,7 @@ class Persons(PersonWays):
                         kept.pop(event.visitor, None)
                 if person.parts.pop(event.visitor, None) is not None:
                     self._write(person, ctx, at_once=True)
-                if self._merges_caps:
+                if self._merges_caps or event.forgotten:
                     ctx.emit(CapsBack(event.person, event.at_ms, event.visitor, event.forgotten))
             elif isinstance(event, Absorb):
                 self._absorb(event, person, ctx)
@@ -196,6 +202,8 @@ class Persons(PersonWays):
         self.person.value = person
         if event.marketing and not person.register.no_offer(event.at_ms):
             ctx.emit(_done(event, person))
+            for told in _told_to_browsers(event, person):
+                ctx.emit(told)
 
     def _said(self, event: ConsentSaid, person: Person, ctx: Context) -> None:
         """Take an answer: what is withdrawn in one browser ends in all of them."""
@@ -236,12 +244,14 @@ class Persons(PersonWays):
     def _absorb(self, event: Absorb, person: Person, ctx: Context) -> None:
         """Know a browser for the account's, and let what was done there before count, browser by browser."""
         self._knows(event.visitor, event.at_ms, person, ctx)
+        for cart in event.carts:  # it knows whose it is, also where no profile may be kept
+            _remember(person, cart)
         if person.register.no_profile(event.at_ms):
             return
-        for cart in event.carts:
-            _remember(person, cart)
         if event.part is None:
             return
+        if self._merges_caps:
+            person.comes(event.visitor, event.at_ms, _KNOWN_MS)
         if event.visitor in person.parts:
             person.parts[event.visitor].add(event.part)
         else:
@@ -255,6 +265,7 @@ class Persons(PersonWays):
         if person.revision:
             self._no_profile(person, ctx)
         person.forget_profile()
+        person.carts = []  # they are the account's
 
     def _catch_up(self, person: Person, ctx: Context) -> None:
         """Write the row that was due before an event, whose batch may bring both: it is not in that row."""
@@ -277,9 +288,14 @@ class Persons(PersonWays):
         ctx.output(self.profiles, profile_row(ctx.key, person), revision=person.revision)
 
     def _of_before(self, event: ToPerson, erased: Suppressed, ctx: Context) -> None:
-        """Let what was done before the erasure bring nobody back: the browser is forgotten, too."""
+        """Let what was done before the erasure bring nobody back; its browser and carts are forgotten."""
+        carts = event.carts if isinstance(event, Absorb) else []
+        if isinstance(event, Activity | Purchase) and event.cart_id:
+            carts = [event.cart_id]
+        for cart in carts:  # it has been told whose it is
+            ctx.output(self.forget, Forget(erased.request_id, cart, erased.at_ms, "cart"))
         if isinstance(event, Link | Absorb):
-            ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms))
+            ctx.output(self.forget, Forget(erased.request_id, event.visitor, erased.at_ms, "browser"))
         elif isinstance(event, Purchase):
             ctx.output(self.placed, OrderPlaced(event.order_id, event.at_ms, event.cents, "", ""))
 
@@ -296,9 +312,9 @@ class Persons(PersonWays):
             self.erased.value = Suppressed(event.at_ms, event.request_id).after(self.erased.value)
             # Of who takes back consent carts are still counted, as of who never gave it.
             for visitor in sorted(person.visitors):
-                ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms))
+                ctx.output(self.forget, Forget(event.request_id, visitor, event.at_ms, "browser"))
             for cart in person.carts:
-                ctx.output(self.forget, Forget(event.request_id, f"c:{cart}", event.at_ms))
+                ctx.output(self.forget, Forget(event.request_id, cart, event.at_ms, "cart"))
         self._no_ways(event.at_ms, person.register, ctx)
         self.person.clear()
         for name in (_BOUGHT, _STALE, _PASSED):
@@ -314,6 +330,15 @@ def _nobody(key: str) -> bool:
 def _remember(person: Person, cart: str) -> None:
     if cart and cart not in person.carts:
         person.carts = [*person.carts[1 - _CARTS :], cart]
+
+
+def _told_to_browsers(event: Purchase, person: Person) -> Iterator[CapsBought]:
+    """Yield what decides offers that were made in the person's browsers before a login there."""
+    at = event.at_ms
+    for visitor, times in sorted(person.came.items()):
+        since = [since for since in times if since <= at < since + OUTCOME_MS]
+        if since:
+            yield CapsBought(f"v:{visitor}", at, event.cause, event.order_id, event.cents, since)
 
 
 def _done(event: Activity | Purchase, person: Person) -> Shopping:

@@ -12,15 +12,16 @@ from millrace_apps.clickstream.contracts.events import (
     Click,
     Consent,
     Customer,
+    Erasure,
     Forget,
     ItemChange,
     Refund,
     ShopEvent,
-    identity_of,
     order_of,
     to_cents,
+    told_apart,
 )
-from millrace_apps.clickstream.contracts.messages import Details, ErasePerson, OrderRefunded
+from millrace_apps.clickstream.contracts.messages import Details, OrderRefunded
 from millrace_apps.clickstream.processes.bots import Behaviour, is_crawler
 from millrace_apps.clickstream.processes.visitor_told import VisitorTold
 from millrace_apps.clickstream.processes.visitor_tracked import TrackedSessions
@@ -35,7 +36,6 @@ from millrace_apps.clickstream.state.browser_state import (
     seen_at,
 )
 from millrace_apps.clickstream.state.sessions import Session, SessionBook
-from millrace_apps.clickstream.state.suppression import Suppressed
 
 _NOTHING: Final = BrowserState()
 
@@ -98,11 +98,7 @@ class Visitors(VisitorTold):
         at = ctx.event_time
         if known is None:
             known = BrowserState()
-        seen, identity, content = known.seen, identity_of(event), content_of(event)
-        if isinstance(event, Consent):
-            identity = f"consent {identity}"  # a click may have the same, and is something else
-        elif isinstance(event, ItemChange):
-            identity = f"item {identity}"  # of a browser of the same name
+        seen, identity, content = known.seen, told_apart(event), content_of(event)
         if seen:
             mark = seen.get(identity)
             if mark is not None and said_the_same(mark, content):
@@ -260,7 +256,6 @@ class Visitors(VisitorTold):
         if known is None:
             return
         self.known.value = known
-        identity = identity_of(event)
         if isinstance(event, Consent):
             self._consent(event, known, ctx)
         elif isinstance(event, Customer):
@@ -269,9 +264,8 @@ class Visitors(VisitorTold):
             ctx.output(self.refunds, _refund(event))
         elif isinstance(event, ItemChange):
             self._item(event, ctx)
-        else:
-            self.erased.value = Suppressed(-1, identity, ctx.event_time).after(self.erased.value)
-            ctx.emit(ErasePerson(f"u:{event.user_id}", ctx.event_time, identity))
+        elif isinstance(event, Erasure):
+            self._forget_account(event.user_id, event.request_id, ctx)
 
 
 class VisitorsInOrder(Visitors):

@@ -52,6 +52,7 @@ from millrace_apps.clickstream.state.touches import Told, touches_told
 
 #: So many accounts that a browser was lately known to be of are remembered.
 _OWNERS: Final = 4
+_NOTHING: Final = BrowserState()
 
 
 class VisitorIdentity(VisitorPlaced):
@@ -273,6 +274,12 @@ class VisitorIdentity(VisitorPlaced):
         lately = set(known.ownership.runs().values()) - {NOBODY} if known.ownership is not None else set()
         for user in sorted({*last, *lately}):
             ctx.emit(Unlink(f"u:{user}", ctx.event_time, ctx.key))
+        # By what somebody was brought there is told to nobody who comes later.
+        known.touches = [
+            one
+            for one in known.all_touches()
+            if one[0] > ctx.event_time or not (one[2] or self._there(one[0], known))
+        ]
         if known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
             self._owner_change(ctx.event_time, None, "withdrawn", cause, known, ctx)
@@ -281,6 +288,7 @@ class VisitorIdentity(VisitorPlaced):
             ]
             known.user_id = None
         known.ownership, known.part, known.carts = None, None, []
+        known.placed = (known.placed[0], NOBODY)
         self._part_sessions(ctx.event_time, known, ctx)
         if self._marks:
             self._unmark(marked, known, ctx)
@@ -319,15 +327,31 @@ class VisitorIdentity(VisitorPlaced):
             return False
         if isinstance(event, Click):
             self._order(event, ctx)  # an order names nobody, and counts
-        ctx.output(
-            self.erasures, Erased(erased.request_id, digest_of(str(ctx.key)), False, erased.at_ms, True)
-        )
+        digest = digest_of(str(ctx.key), "account" if isinstance(event, Customer) else "browser")
+        ctx.output(self.erasures, Erased(erased.request_id, digest, False, erased.at_ms, True))
         return True
 
+    def _forget_account(self, user: str, cause: str, ctx: Context) -> None:
+        """Forget an account, which is nothing to a browser of its name."""
+        self.erased.value = Suppressed(-1, cause, ctx.event_time).after(self.erased.value)
+        ctx.emit(ErasePerson(f"u:{user}", ctx.event_time, cause))
+
     def _forget(self, event: Forget, known: BrowserState | None, ctx: Context) -> None:
-        subject, cause = ctx.key, event.request_id
-        erased = Erased(cause, digest_of(subject), known is not None, ctx.event_time)
-        ctx.output(self.erasures, erased)
+        """Forget what has a name: the key is one for a browser, an account and a cart that share it."""
+        subject, cause, kind = str(ctx.key), event.request_id, event.kind
+        # Repeats of an account's or an item's events are known under the key, too.
+        had_state = known is not None and msgspec.structs.replace(known, seen={}) != _NOTHING
+        had_state &= kind in (None, "browser")
+        ctx.output(self.erasures, Erased(cause, digest_of(subject, kind), had_state, ctx.event_time))
+        if kind == "account":
+            self._forget_account(subject, cause, ctx)
+        elif kind == "cart":
+            ctx.output(self.carts, EraseCart(subject, ctx.event_time, cause))
+        else:
+            self._forget_browser(event, known, ctx)
+
+    def _forget_browser(self, event: Forget, known: BrowserState | None, ctx: Context) -> None:
+        subject, cause = str(ctx.key), event.request_id
         # What was said after the request stays said, though it was read before.
         said = None if known is None or known.answers is None else known.answers.after(ctx.event_time)
         told = 0 if known is None else known.consent & WITHDRAWN
@@ -336,9 +360,9 @@ class VisitorIdentity(VisitorPlaced):
         if known is not None and known.user_id is not None:
             self._identity(known, known.user_id, ctx, deleted=True)
         for user in sorted(self._users_of(known)):
-            ctx.emit(Unlink(f"u:{user}", ctx.event_time, str(subject), forgotten=True))
+            ctx.emit(Unlink(f"u:{user}", ctx.event_time, subject, forgotten=True))
         if known is not None and self._marks:
-            marked, known.marks = self._marks.owned(known, str(subject)), []
+            marked, known.marks = self._marks.owned(known, subject), []
             users = {f"u:{user}" for user in self._users_of(known)}
             self._unmark(marked, known, ctx, forgets={*marked, *users})
         if known is not None:
@@ -352,11 +376,13 @@ class VisitorIdentity(VisitorPlaced):
         self.erased.value = Suppressed(ctx.event_time, cause).after(self.erased.value)
         ctx.timers.delete(TICK)
         ctx.timers.delete(SETTLED)
-        if subject.startswith("c:"):
+        # Of a request of an earlier version the first letters say what it is of; a browser may have any name.
+        led = subject[:2] if event.kind is None else ""
+        if led == "c:":
             ctx.output(self.carts, EraseCart(subject[2:], ctx.event_time, cause))
-        elif subject.startswith("p:"):
+        elif led == "p:":
             ctx.emit(ErasePerson(subject[2:], ctx.event_time, cause))
-        if known is not None or not subject.startswith(("c:", "p:")):  # a browser may have any name
+        if known is not None or led not in ("c:", "p:"):
             ctx.emit(ErasePerson(f"v:{subject}", ctx.event_time, cause))
             self._forget_visit(cause, ctx)
 

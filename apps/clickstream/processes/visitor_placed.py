@@ -21,13 +21,14 @@ from millrace_apps.clickstream.contracts.messages import (
     Activity,
     CartChange,
     CartOwner,
+    MarketingConsent,
     Purchase,
     Unlink,
 )
 from millrace_apps.clickstream.processes.visitor_sessions import VisitorSessions
 from millrace_apps.clickstream.state.activity_counts import ActivityCounts, ActivityKind
 from millrace_apps.clickstream.state.browser_state import SETTLED, BrowserState, Held
-from millrace_apps.clickstream.state.consent import may_offer, may_stitch
+from millrace_apps.clickstream.state.consent import WITHDRAWN, may_offer, may_stitch
 from millrace_apps.clickstream.state.ownership import NOBODY, Mark
 from millrace_apps.clickstream.state.touches import brought_by, owner_by
 
@@ -98,6 +99,11 @@ class VisitorPlaced(VisitorSessions):
         before = owner_by(known, at - 1) if self._rules.shared == "last" else NOBODY
         if before and before != user:
             ctx.emit(Unlink(f"u:{before}", at, browser, passed=True))
+        if known.consent & WITHDRAWN or self.erased.value is not None:
+            # Of what was said here, also before it was forgotten, the account knows what it was told then.
+            granted = may_offer(known.allowed(at))
+            revision = 0 if known.answers is None else known.answers.revision
+            ctx.emit(MarketingConsent(person, at, browser, granted, revision))
         for cart in known.carts:
             ctx.output(self.carts, CartOwner(cart, at, browser, person))
         ctx.emit(Absorb(person, at, browser, known.part, known.carts))

@@ -18,10 +18,15 @@ def recommend(
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The report, JSON.")],
     train: Annotated[
         list[Path] | None,
-        typer.Option("--train", **_File, help="Parquet of clicks whose sessions are known; may be repeated."),
+        typer.Option(
+            "--train",
+            **_File,
+            help="Clicks whose sessions are known: Parquet, or OTTO's .jsonl; may be repeated.",
+        ),
     ] = None,
     test: Annotated[
-        Path | None, typer.Option("--test", **_File, help="Parquet of clicks that are predicted.")
+        Path | None,
+        typer.Option("--test", **_File, help="Clicks that are predicted: Parquet, or OTTO's .jsonl."),
     ] = None,
     train_sessions: Annotated[
         Path | None,

@@ -1,11 +1,19 @@
-"""Sessions of other people's data: clicks with times, or lists of items in order."""
+"""Sessions of other people's data: clicks with times, or lists of items in order.
+
+Clicks are rows of Parquet, or lines of JSON as OTTO has published its sessions, with times in ms
+(https://github.com/otto-de/recsys-dataset)::
+
+    {"session": 0, "events": [{"aid": 5, "ts": 1659304800025, "type": "clicks"}]}
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 
@@ -43,18 +51,19 @@ def read_sessions(paths: Sequence[Path], columns: Columns) -> list[Session]:
     A session that stands in several files is one session; clicks of one instant stay in the file's order.
 
     Args:
-        paths: Parquet files, a row per click.
-        columns: What their columns are called. Times are timestamps, or whole UTC ms.
+        paths: Parquet files, a row per click; or, by their names ``….jsonl``, OTTO's, of which clicks count.
+        columns: What the columns of Parquet are called. Times are timestamps, or whole UTC ms.
 
     Returns:
         The sessions; of two that end at once the one that comes first in the files comes first.
 
     Raises:
-        BadFile: A file is no Parquet, has other columns or rows without a value.
+        BadFile: A file is no Parquet, has other columns or rows without a value; or a line is no session.
     """
     import pandas as pd
 
-    clicks = pd.concat([_clicks(path, columns) for path in paths], ignore_index=True)
+    read = [_lines(path) if path.suffix == _LINES else _clicks(path, columns) for path in paths]
+    clicks = pd.concat(read, ignore_index=True)
     clicks = clicks.sort_values("at", kind="stable")
     grouped = clicks.groupby("session", sort=False)
     sessions = [
@@ -64,6 +73,40 @@ def read_sessions(paths: Sequence[Path], columns: Columns) -> list[Session]:
         )
     ]
     return sorted(sessions, key=lambda s: s.times[-1])
+
+
+#: How names of files with a session a line end.
+_LINES: Final = ".jsonl"
+
+
+class _Event(msgspec.Struct):
+    aid: int
+    ts: int
+    type: Literal["clicks", "carts", "orders"]
+
+
+class _Line(msgspec.Struct):
+    session: int
+    events: list[_Event]
+
+
+def _lines(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    found, read = list[tuple[int, int, int]](), msgspec.json.Decoder(_Line).decode
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            told = read(line) if line.strip() else _Line(0, [])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFile(f"{path}, line {number}: {error}") from error
+        found += [(told.session, one.aid, one.ts) for one in told.events if one.type == "clicks"]
+    if not found:
+        raise BadFile(f"{path} has no click")
+    return pd.DataFrame(found, columns=["session", "item", "at"])
 
 
 def _clicks(path: Path, columns: Columns) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import msgspec
 from millrace import Context, KeyedProcess, Timer, days, side_output, value_state
 from millrace_apps.clickstream.contracts.messages import (
     CapsBack,
+    CapsBought,
     CapsGo,
     ConsentSaid,
     ErasePerson,
@@ -72,7 +73,7 @@ class Brought(msgspec.Struct, frozen=True, gc=False, tag="brought"):
     made: dict[str, list[int]]
 
 
-ToCaps = Matched | Brought | CapsBack | Shopping | ErasePerson
+ToCaps = Matched | Brought | CapsGo | CapsBought | CapsBack | Shopping | ErasePerson
 
 
 class CapChange(msgspec.Struct, frozen=True, gc=False):
@@ -133,9 +134,14 @@ class OfferMatches(OffersBase, KeyedProcess[ToOffers, ToCaps]):
         """Let what somebody did go on with every rule."""
         state = self.person.value or KeptOffers()
         if isinstance(event, CapsGo):
+            ctx.emit(event)
             self._hand_on(event, state, ctx)
+        elif isinstance(event, CapsBought):
+            if not state.forbids(event.person[2:], event.at_ms):
+                ctx.emit(event)
         elif isinstance(event, CapsBack):
             ctx.emit(event)
+            self._parts(event, state, ctx)
         elif isinstance(event, ErasePerson):
             ctx.emit(event)
             self._erase(event, state, ctx)
@@ -144,7 +150,7 @@ class OfferMatches(OffersBase, KeyedProcess[ToOffers, ToCaps]):
 
     def on_late(self, event: ToOffers, ctx: Context) -> None:
         """Whose a browser is, is never too late; an offer is."""
-        if isinstance(event, CapsGo | CapsBack | ErasePerson | MarketingConsent | ConsentSaid):
+        if isinstance(event, CapsGo | CapsBought | CapsBack | ErasePerson | MarketingConsent | ConsentSaid):
             self.process(event, ctx)
         else:
             if isinstance(event, Shopping) and event.kind == "purchase":
@@ -216,9 +222,11 @@ class Caps(KeyedProcess[ToCaps, Offer]):
                     Waiting(one.offer_id, one.rule, one.arm, event.at_ms, one.device, one.channel)
                 )
                 ctx.emit(one)
-        elif isinstance(event, Shopping):
+        elif isinstance(event, Shopping | CapsBought):
             for outcome in self._book.bought(state, event):
                 ctx.output(self.outcomes, outcome)
+        elif isinstance(event, CapsGo):
+            self._book.taken(state, event.at_ms)
         elif isinstance(event, Brought):
             self._merge(event, state, ctx)
         else:

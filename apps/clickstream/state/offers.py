@@ -14,7 +14,7 @@ from millrace.patterns import skip_past_last
 from millrace.patterns.automaton import compile_pattern
 from millrace.patterns.buffer import kept_type
 from millrace.patterns.matcher import Matcher
-from millrace_apps.clickstream.contracts.messages import Shopping
+from millrace_apps.clickstream.contracts.messages import CapsBought, Shopping
 from millrace_apps.clickstream.processes.offer_rules import OfferRule, duration_ms
 from millrace_apps.clickstream.state.browser_state import HOLDOUT, OFFERS
 from millrace_apps.clickstream.state.registers import MOST_ANSWERS, Register
@@ -86,7 +86,17 @@ class OfferOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An offer whose outcome is not known yet."""
+    """An offer whose outcome is not known yet.
+
+    Attributes:
+        offer_id: The offer.
+        rule: Its rule.
+        arm: Its arm.
+        at_ms: When it was made, UTC ms.
+        device: Kind of device at which it was made.
+        channel: The channel that the visit came by.
+        taken_ms: When the account logged in, UTC ms, whose purchases decide it, too; 0: none has.
+    """
 
     offer_id: str
     rule: str
@@ -94,6 +104,7 @@ class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at_ms: int
     device: str = ""
     channel: str = ""
+    taken_ms: int = 0
 
 
 class Waits(Protocol):
@@ -309,9 +320,22 @@ class OfferBook:
         )
 
     @staticmethod
-    def bought(state: Waits, event: Shopping) -> list[OfferOutcome]:
-        """Return the outcomes that a purchase decides."""
-        decided = [w for w in state.waiting if w.at_ms < event.at_ms <= w.at_ms + OUTCOME_MS]
+    def taken(state: Waits, at_ms: int) -> None:
+        """Let purchases of who logs in at a moment (UTC ms) decide what was offered before, too."""
+        state.waiting = [
+            msgspec.structs.replace(w, taken_ms=at_ms) if w.at_ms < at_ms and not w.taken_ms else w
+            for w in state.waiting
+        ]
+
+    @staticmethod
+    def bought(state: Waits, event: Shopping | CapsBought) -> list[OfferOutcome]:
+        """Return the outcomes that a purchase decides; one by a login those that the login has taken."""
+        logins = event.since_ms if isinstance(event, CapsBought) else None
+        decided = [
+            w
+            for w in state.waiting
+            if w.at_ms < event.at_ms <= w.at_ms + OUTCOME_MS and (logins is None or w.taken_ms in logins)
+        ]
         state.waiting = [w for w in state.waiting if w not in decided]
         return [
             OfferOutcome(

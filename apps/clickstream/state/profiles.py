@@ -13,6 +13,9 @@ from millrace_apps.clickstream.contracts.messages import Link, Purchase
 from millrace_apps.clickstream.state.activity_counts import HOUR_MS, NUMBERS, ActivityCounts, Counted
 from millrace_apps.clickstream.state.registers import Register
 
+#: So many browsers of a person are known to have been logged in to lately, and so many logins of each.
+_CAME_TO: Final = 16
+_COMES: Final = 32
 #: So many of the last touches of a browser are kept: some may be after a purchase that still waits.
 _LASTS: Final = 8
 _DAY_MS: Final = 86_400_000
@@ -67,6 +70,8 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         told: The last orders: identity → when they were (ms), and their value.
         touched_by: Browser → the revision of what was told of its touches.
         unwritten: Whether something is not in its row yet.
+        came: Browser → when (UTC ms) the person logged in there while nobody was known by it, as long as what
+            was offered there before may wait for a purchase; kept where caps are merged.
     """
 
     visitors: dict[str, int] = msgspec.field(default_factory=dict)
@@ -91,6 +96,23 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
     told: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     touched_by: dict[str, int] = msgspec.field(default_factory=dict)
     unwritten: bool = False
+    came: dict[str, list[int]] = msgspec.field(default_factory=dict)
+
+    def comes(self, visitor: str, at_ms: int, kept_ms: int) -> None:
+        """Take down a login in a browser by which nobody was known.
+
+        Args:
+            visitor: The browser.
+            at_ms: When, UTC ms.
+            kept_ms: For how long it is known, ms.
+        """
+        insort(self.came.setdefault(visitor, []), at_ms)
+        newest = max(times[-1] for times in self.came.values())
+        kept = {
+            name: [at for at in times[-_COMES:] if at + kept_ms > newest] for name, times in self.came.items()
+        }
+        latest = sorted((times[-1], name) for name, times in kept.items() if times)
+        self.came = {name: kept[name] for _, name in latest[-_CAME_TO:]}
 
     def whole(self) -> Person | ActivityCounts:
         """Return what the person did, with what was done before somebody was known by its browsers."""
@@ -103,9 +125,9 @@ class Person(Counted, msgspec.Struct, array_like=True, gc=False):
         return whole
 
     def forget_profile(self) -> None:
-        """Forget what was counted; which browsers there are, and what was said of consent, stays."""
-        self.hours, self.items, self.categories, self.carts, self.parts = {}, [], {}, [], {}
-        self.told = {}
+        """Forget what was counted; browsers, answers about consent and carts, for an erasure, stay."""
+        self.hours, self.items, self.categories, self.parts = {}, [], {}, {}
+        self.told, self.came = {}, {}
         self.viewed_cents = self.viewed = self.spent_cents = self.orders = self.seen_ms = self.written_ms = 0
         self.gender, self.birth_year, self.unwritten = "", 0, False
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: Identity of a row, in all tables that a stream writes.
 _ID: Final = "_event_id"
 _AT_ONCE: Final = 1_000
+#: Of dead letters: by which topic they came, and columns of their keys.
+_TOPIC: Final = "topic"
+_KEYS: Final = ("key", "kafka_key")
 #: What a key of state or a column may have before a name: ``u:``, ``p:u:``.
 _LED: Final = re.compile(r"(?:[a-z]:)+")
 
@@ -42,6 +45,8 @@ class Names:
         values: The names.
         fields: Field that names somebody → the names that count there, as texts or as numbers, and no other.
         others: Fields that name something else: a text there is no name.
+        exact: Whether names are these and nothing else; without it letters may lead them, as in ``u:42``.
+        keyed: Topic → the field that the keys of its records are: of dead letters that came by it.
 
     Example:
         >>> names = Names(("42",), fields={"user": {"42"}, "cookie": {"c1"}}, others={"item"})
@@ -49,11 +54,15 @@ class Names:
         (True, True, True)
         >>> names.stands_in(b'{"price":42,"cost":19.42,"item":"42","cookie":"42"}'), names.stands_in(b"4-42")
         (False, False)
+        >>> [Names(("42", "u:42"), exact=True).stands_in(text) for text in ("42", "u:42", "c:42", '"c:42')]
+        [True, True, False, False]
     """
 
     values: tuple[str, ...]
     fields: Mapping[str, Set[str]] = field(default_factory=dict, kw_only=True)
     others: Set[str] = field(default=frozenset(), kw_only=True)
+    exact: bool = field(default=False, kw_only=True)
+    keyed: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def keys(self) -> list[str]:
         """Return the names as columns of keys have them: as they are, and led by their length."""
@@ -97,7 +106,7 @@ class Names:
 
     def _is(self, text: str, of: str = "") -> bool:
         known = self._known.get(of, self._all)
-        led = _LED.match(text)
+        led = None if self.exact else _LED.match(text)
         return text in known or (led is not None and text[led.end() :] in known)
 
     def _text(self, value: bytes | str, of: str) -> bool:
@@ -120,21 +129,20 @@ class Names:
     @cached_property
     def _words(self) -> re.Pattern[str]:
         """What a text that is no JSON has where it names somebody; of numbers only what is clearly a name."""
-        words = [re.escape(value) for value in self.values if not value.isdecimal()]
-        every = "|".join(map(re.escape, self.values))
-        ways = [f"(?<=[\"'])(?:[a-z]:)*(?:{every})(?=[\"'])"]
+        words = [re.escape(value) for value in self.values if value and not value.isdecimal()]
+        every = "|".join(re.escape(value) for value in self.values if value)
+        led = "" if self.exact else "(?:[a-z]:)*"
+        ways = [f"(?<=[\"']){led}(?:{every})(?=[\"'])"] if every else []
         if words:
             ways.append(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])")
         for name, values in sorted(self.fields.items()):
-            there = "|".join(map(re.escape, sorted(values)))
-            ways += (
-                [rf"(?<!\w){re.escape(name)}[\"']?\s*[:=]\s*[\"']?(?:{there})(?![\w.-])"] if values else []
-            )
-        return re.compile("|".join(ways))
+            there = "|".join(re.escape(value) for value in sorted(values) if value)
+            ways += [rf"(?<!\w){re.escape(name)}[\"']?\s*[:=]\s*[\"']?(?:{there})(?![\w.-])"] if there else []
+        return re.compile("|".join(ways) or "(?!)")
 
 
 def _keys(values: Iterable[str]) -> list[str]:
-    return [key for value in values for key in (value, f"{len(value.encode())}:{value}")]
+    return [key for value in values if value for key in (value, f"{len(value.encode())}:{value}")]
 
 
 def delete_rows(table: Path, columns: Sequence[str], names: Names) -> int:
@@ -211,11 +219,37 @@ def count_rows(rows: pa.Table, names: Names) -> int:
 def _rows(batch: pa.RecordBatch, names: Names) -> list[int]:
     """Return the rows of a batch that name somebody: candidates by Arrow's search, then each exactly."""
     found: set[int] = set()
+    topics = batch[_TOPIC].to_pylist() if names.keyed and _TOPIC in batch.schema.names else []
     for column, name in zip(batch.columns, batch.schema.names, strict=True):
         buffers = (memoryview(buffer).tobytes() for buffer in column.buffers() if buffer is not None)
         values = column.to_pylist() if names.may_stand_in(buffers) else []
-        found |= {row for row, value in enumerate(values) if names.named_by(value, name)}
+        fields = [names.keyed.get(topic, name) for topic in topics] if name in _KEYS else []
+        found |= {
+            row for row, value in enumerate(values) if names.named_by(value, fields[row] if fields else name)
+        }
     return sorted(found)
+
+
+def rows_with(
+    opened: DeltaTable, column: str, values: Iterable[str], columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Delta table in which a column has one of some values.
+
+    What merges have written has texts in a form (views) that a dataset's own filter does not compare.
+
+    Args:
+        opened: The table.
+        column: The column, of texts.
+        values: The values.
+        columns: Further columns that are wanted, of texts.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(values), pa.string())
+    for batch in opened.to_pyarrow_dataset().to_batches(columns=list(dict.fromkeys([column, *columns]))):
+        plain = pa.table({name: pc.cast(batch[name], pa.string()) for name in batch.schema.names})
+        yield from plain.filter(pc.is_in(plain[column], value_set=wanted)).to_pylist()
 
 
 def wait_for_rows(
@@ -234,8 +268,7 @@ def wait_for_rows(
     while True:
         opened = _open(table)
         if opened is not None:
-            rows = opened.to_pyarrow_table(columns=[column], filters=[(column, "in", sorted(wanted))])
-            wanted -= set(rows[column].to_pylist())
+            wanted -= {row[column] for row in rows_with(opened, column, wanted)}
         if not wanted or time.monotonic() > deadline:
             return sorted(wanted)
         time.sleep(poll_s)

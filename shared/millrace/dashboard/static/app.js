@@ -178,9 +178,11 @@ async function showApp(name, isOver) {
 
 // -- one choice for several panels: of which part of all they tell ---------------------------------
 
+const EVERYTHING = "everything";
+
 function choiceBox(label) {
   const select = el("select", { id: "choice", "aria-label": label, onchange: () => choose(select.value) },
-    el("option", { value: "" }, "everything"));
+    el("option", { value: "" }, EVERYTHING));
   return el("p", { class: "choice" }, el("label", { for: "choice" }, `${label} `), select);
 }
 
@@ -194,13 +196,21 @@ async function choose(value) {
   const select = document.getElementById("choice"), told = found.values.join("\n");
   if (select.dataset.told !== told) {
     select.dataset.told = told;
-    select.replaceChildren(el("option", { value: "" }, "everything"), ...found.values.map((v) => el("option", { value: v }, v)));
+    select.replaceChildren(el("option", { value: "" }, EVERYTHING), ...found.values.map((v) => el("option", { value: v }, v)));
   }
   if (value !== "" && !found.values.includes(value)) return choose(""); // it is not there any more
   const changed = choice.value !== value;
   choice.value = select.value = value;
   if (value !== "") found.panels.forEach(showPanel);
   else if (changed) [...choice.live.values()].forEach(showPanel);
+  if (changed) current.about.panels.forEach((p) => sayOf(document.getElementById(`title-${p.id}`), p.id));
+}
+
+// Says beside a panel's title what it tells of, as long as something is chosen: some can tell of all only.
+function sayOf(title, id) {
+  const { value, choosable } = current.choice;
+  if (value === "" || !title) delete title?.dataset.of;
+  else title.dataset.of = choosable.has(id) ? value : EVERYTHING;
 }
 
 function panelOf(p) {
@@ -285,8 +295,7 @@ function showPanel({ id, view }) {
   panel.classList.toggle("past", isPast);
   if (isPast) title.dataset.at = time(past.at).slice(11);
   else delete title.dataset.at;
-  if (current.choice.value !== "" && current.choice.choosable.has(id)) title.dataset.of = current.choice.value;
-  else delete title.dataset.of;
+  sayOf(title, id);
   const focused = panel.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const scrolled = panel.querySelector(".scroll")?.scrollTop ?? 0;
   const body = panel.querySelector(".view"), made = draw(view, context(panel.querySelector("h2").textContent));

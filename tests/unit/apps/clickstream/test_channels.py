@@ -407,6 +407,17 @@ def test_by_the_last_one_all_touches_are_the_accounts_that_was_seen_last() -> No
     assert last["u:u2"] == [f"{name} / (none) / (none)" for name in "abc"]
 
 
+def test_what_brought_who_withdraws_consent_is_no_touch_of_whoever_comes_next() -> None:
+    target = TestDriver(Visitors(VisitorRules()))
+    landing = "https://shop.example/x?utm_source=google&utm_medium=cpc"
+    send(target, consent(0), click(1, page_url=landing), click(2, "login", user_id="u1"))
+    send(target, consent(3, ("personalisation",), granted=False), consent(4), click(5, "login", user_id="u2"))
+    send(target, click(6, page_url="https://shop.example/x?utm_source=bing&utm_medium=cpc", user_id="u2"))
+    target.drain()
+    links = [t for t in target.values() if isinstance(t, Link) and t.person == "u:u2"]
+    assert [by for _, by in links[-1].touches] == ["bing / cpc / (none)"]
+
+
 def test_a_login_that_comes_late_takes_the_touches_that_were_its() -> None:
     """u1 is said to have been there before the landing only after u2 has taken it.
 

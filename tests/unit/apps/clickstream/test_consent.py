@@ -14,7 +14,9 @@ from millrace_apps.clickstream.state.consent import BITS, OFFER, STITCH, Answer,
 from millrace_apps.clickstream.state.offers import KeptOffers
 from millrace_apps.clickstream.state.registers import MOST_ANSWERS, Register
 from tests.cases import case_count
-from tests.unit.apps.clickstream.app_cases import HOUR, MINUTE, keyed, run_app, shop_chain
+from tests.unit.apps.clickstream.app_cases import DAY, HOUR, MINUTE, keyed, run_app, shop_chain
+from tests.unit.apps.clickstream.test_caps import rule
+from tests.unit.apps.clickstream.test_identity import login
 from tests.unit.apps.clickstream.test_visitor import START, click, consent, driver, send
 
 CASES = 10_000
@@ -217,6 +219,19 @@ def test_of_what_is_said_of_one_moment_the_newest_revision_holds(turned: bool) -
     for at, granted, revision in reversed(said) if turned else said:
         state.browser_says("v1", at, granted, revision)
     assert [state.forbids("v1", at) for at in (20, 21, 29, 30)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_who_logs_in_where_consent_was_given_again_long_after_may_be_offered_something(merges: bool) -> None:
+    """Whose the browser was is forgotten there by then; the account still knows of the withdrawal."""
+    offer = (rule("searched", "search", cap=9, cap_within="7d", cool_down="0m"),)
+    events = [consent(0), login(1), click(2, "search", query="a", user_id="u1")]
+    events += [click(MINUTE, visitor="v2"), consent(HOUR, granted=False), click(DAY, visitor="v2")]
+    events += [consent(2 * DAY)]
+    events += [login(2 * DAY + 1), click(2 * DAY + 2, "search", query="b", user_id="u1")]
+    run = run_app(keyed(*events), batch=1, offers=offer, holdout=0.0, merges_caps=merges)
+    made = run.rows("main" if merges else "offers")
+    assert [(r["person"], r["at_ms"] - START) for r in made] == [("u:u1", 2), ("u:u1", 2 * DAY + 2)]
 
 
 def test_consent_that_is_said_again_is_there_since_it_was_given() -> None:

@@ -509,6 +509,56 @@ def test_panels_of_a_segment_are_of_its_sessions_now_and_before(world: World, va
     assert round(sum(v for _, v in lines["now"].points) / steps * 100) == sum(r.revenue_cents for r in now)
 
 
+@pytest.mark.parametrize("device", ["mobile", "desktop"])
+def test_who_is_there_is_told_of_a_kind_of_device(world: World, device: str) -> None:
+    data, records, _ = world
+    value, own = f"device: {device}", [b for b in records.boards if b.item == device]
+    newest = max(b.window_end_ms for b in records.boards if b.board == "visitors/now")
+    lines = chosen("visitors", data, value).series
+    for series, board in zip(lines, ("visitors/now", "visitors/1m"), strict=True):
+        told = {end: n for end, n in series.points if n}
+        assert told == {b.window_end_ms: b.value for b in own if b.board == board and b.window_end_ms in told}
+        assert sum(told.values()) > 0
+    there = [b.value for b in own if (b.board, b.window_end_ms) == ("visitors/now", newest)]
+    (bar,) = chosen("devices", data, value).bars
+    assert [bar.value] == there
+    first = {n.label: n.value for n in chosen("headline", data, value).items}
+    now, _ = in_segment(records, value)
+    assert first["visitors now"] == there[0] < figures(shown(data, "headline"))["visitors now"]
+    assert first["sessions"] == len(now)
+    assert first["revenue"] == sum(r.revenue_cents for r in now) / 100
+    since = max(row.start_ms for row in records.sessions) - HOUR
+    assert first["carts left"] == sum(c.device == device and c.since_ms > since for c in records.carts)
+    made = [o for o in records.offers if o.device == device and o.at_ms > since]
+    assert first["offers"] == sum(o.arm == "offer" for o in made)
+
+
+def test_who_is_there_is_not_told_of_a_channel_and_the_page_says_so(world: World) -> None:
+    data, _, _ = world
+    for panel in ("visitors", "devices"):
+        assert "not by channel" in chosen(panel, data, "channel: paid_search").text
+    first = {n.label for n in chosen("headline", data, "channel: paid_search").items}
+    assert "sessions" in first
+    assert "visitors now" not in first
+
+
+def test_a_key_led_by_what_it_is_of_is_found_as_that_alone(own: World) -> None:
+    """A browser is called as an account is: the letters before it tell them apart."""
+    data, records, clock = own
+    row = msgspec.structs.replace(records.sessions[0], session_id="s", visitor_id="u0", user_id=None)
+    put_records(data.root, "sessions", [row], key=["session_id"])
+    clock.later()
+
+    def browsers(key: str) -> set[str]:
+        (table,) = [p.view for p in dashboard.person(data, key) if p.title == "Sessions"]
+        assert isinstance(table, Table)
+        return {str(shown[2]) for shown in table.rows}
+
+    assert browsers("v:u0") == {"u0"}
+    assert "u0" not in browsers("u:u0")
+    assert "u0" in browsers("u0")
+
+
 @pytest.mark.parametrize("value", ["device: mobile", "channel: paid_search"])
 def test_carts_and_offers_of_a_segment_are_those_made_in_its_visits_now_and_before(
     world: World, value: str

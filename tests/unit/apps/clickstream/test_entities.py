@@ -408,9 +408,9 @@ def test_a_profile_counts_what_is_done_and_goes_with_an_erasure() -> None:
     gone = ErasePerson("u:u1", START + 40, "r1")
     send(target, gone)
     assert target.state("u:u1")["persons_person"] is None
-    assert [(f.subject, f.request_id) for f in target.values("forget")] == [
-        ("phone", "r1"),
-        ("c:cart-1", "r1"),
+    assert [(f.kind, f.subject, f.request_id) for f in target.values("forget")] == [
+        ("browser", "phone", "r1"),
+        ("cart", "cart-1", "r1"),
     ]
     assert target.values("profiles")[-1].deleted
     assert target.values("persons") == [gone]

@@ -125,7 +125,7 @@ def test_every_contract_is_in_git_as_it_is() -> None:
 
 def test_a_person_is_looked_for_by_all_its_names() -> None:
     subject = Subject("u'1", ("v1", "v2"), ("c1",))
-    assert subject.state_keys() == ["p:u:u'1", "v1", "v2", "c:c1"]
+    assert subject.asked() == [("account", "u'1"), ("browser", "v1"), ("browser", "v2"), ("cart", "c1")]
     assert subject.predicate("identities") == "visitor_id IN ('v1', 'v2') OR user_id IN ('u''1')"
     assert Subject("u", ()).predicate("funnels") == ""
 

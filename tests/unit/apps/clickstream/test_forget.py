@@ -60,7 +60,26 @@ def settings(tmp_path: Path) -> ClickstreamSettings:
 def test_a_persons_browsers_and_carts_are_found(settings: ClickstreamSettings) -> None:
     subject = subject_of(settings, "ann")
     assert (subject.visitors, subject.carts) == (("v1", "v2"), ("c1",))
-    assert [one.subject for one in requests(subject, "r", 5)] == ["p:u:ann", "v1", "v2", "c:c1"]
+    assert [(one.kind, one.subject) for one in requests(subject, "r", 5)] == [
+        ("account", "ann"), ("browser", "v1"), ("browser", "v2"), ("cart", "c1"),
+    ]  # fmt: skip
+
+
+def test_what_merges_have_written_is_found_too(settings: ClickstreamSettings, tmp_path: Path) -> None:
+    """A merge writes texts in a form of its own; all tables with a key are merged."""
+    for name, source in (
+        ("identities", {"visitor_id": ["v3", "v4"], "user_id": ["ann", "ann"]}),
+        ("sessions", {"visitor_id": ["v2"], "user_id": ["ann"], "end_ms": [9]}),
+    ):
+        told = DeltaTable(str(tmp_path / "tables" / name)).merge(
+            pa.table(source), "t.visitor_id = s.visitor_id", source_alias="s", target_alias="t"
+        )
+        told.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert subject_of(settings, "ann").visitors == ("v1", "v2", "v3", "v4")
+    sets = [f"storage.root={tmp_path}"]
+    assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 0
+    kept = DeltaTable(str(tmp_path / "tables" / "identities")).to_pyarrow_table()
+    assert kept.num_rows == 0
 
 
 def test_its_rows_go_and_all_others_stay(settings: ClickstreamSettings) -> None:
@@ -92,6 +111,8 @@ def test_the_command_says_whether_something_is_left(
     settings: ClickstreamSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets, out = [f"storage.root={tmp_path}"], tmp_path / "proof.json"
+    (tmp_path / "checkpoint" / "state" / "0").mkdir(parents=True)
+    (tmp_path / "savepoints" / "monday").mkdir(parents=True)
     assert run("ann", bootstrap=None, at=None, sets=sets, tables_only=True, out=out) == 0
     told = capsys.readouterr().out
     assert "nothing is left" in told
@@ -99,7 +120,11 @@ def test_the_command_says_whether_something_is_left(
     assert "ann" not in out.read_text()
     proof = json.loads(out.read_text())
     assert (proof["clean"], proof["app"], proof["deleted"]["sessions"]) == (True, "clickstream", 2)
-    assert {one["kind"] for one in proof["stores"]} == {"topic", "table"}
+    stores = {(one["kind"], one["name"]) for one in proof["stores"]}
+    assert stores >= {("checkpoint", "checkpoint"), ("savepoint", "monday"), ("table", "dead_letters")}
+    topics = ("clicks", "customers", "consents", "refunds", "erasures", "forget", "offers", "dead-letters")
+    assert stores >= {("topic", f"clickstream.{name}") for name in topics}
+    assert all(one["until"] or one["ends"] for one in proof["stores"])
     write_deltalake(str(tmp_path / "tables" / "notes"), pa.table({"text": ["bob"]}))
     assert run("bob", bootstrap=None, at=None, sets=sets, tables_only=True, out=None) == 1
 
@@ -115,7 +140,9 @@ def test_requests_stand_in_the_topic_under_their_subjects(
         by="eva")  # fmt: skip
     sent = [r for n in range(4) for r in records_of(broker.bootstrap, topic, n)]
     asked = {msgspec.json.decode(value or b"", type=Forget) for _, value in sent}
-    assert {one.subject for one in asked} == {"p:u:ann", "v1", "v2", "c:c1"}
+    assert {(one.kind, one.subject) for one in asked} == {
+        ("account", "ann"), ("browser", "v1"), ("browser", "v2"), ("cart", "c1"),
+    }  # fmt: skip
     assert {one.event_time_ms for one in asked} == {5_000}
     assert all(key == msgspec.json.decode(value or b"")["subject"].encode() for key, value in sent)
     assert json.loads(out.read_text())["by"] == "eva"

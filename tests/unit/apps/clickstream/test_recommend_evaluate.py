@@ -142,6 +142,54 @@ def test_other_names_of_columns(tmp_path: Path) -> None:
     assert run("--train", train, "--test", train, "--out", out) is not None
 
 
+def lines(path: Path, rows: list[tuple[Any, Any, int]]) -> Path:
+    """The same clicks as OTTO writes sessions, with carts and orders among them."""
+    sessions: dict[int, list[dict[str, Any]]] = {}
+    for session, item, at in rows:
+        sessions.setdefault(session, []).append({"aid": item, "ts": at, "type": "clicks"})
+    for number, events in sessions.items():
+        events.insert(number % 2, {"aid": 999, "ts": 0, "type": ("carts", "orders")[number % 2]})
+    told = [json.dumps({"session": name, "events": events}) for name, events in sessions.items()]
+    path.write_text("\n".join([*told, "", ""]), "utf-8")
+    return path
+
+
+def test_lines_of_json_as_otto_has_them_say_the_same_as_parquet(tmp_path: Path) -> None:
+    """Clicks count; carts and orders are no clicks."""
+    trained, tested = some_clicks(1, 40), some_clicks(2, 20, first=1000)
+    reports = []
+    for name, write, end in (("parquet", clicks, "parquet"), ("lines", lines, "jsonl")):
+        # A session is a line: its clicks stand together, by time.
+        train, test = (
+            write(tmp_path / f"{name}-{n}.{end}", sorted(rows, key=lambda r: (r[0], r[2])))
+            for n, rows in enumerate((trained, tested))
+        )
+        out = tmp_path / f"{name}.json"
+        assert run("--train", train, "--test", test, "--out", out, "--update") is None
+        reports.append(json.loads(out.read_text()))
+    for policy in POLICIES:
+        assert reports[0][policy] == reports[1][policy]
+    for name in ("queries", "train_sessions", "train_clicks", "coverage"):
+        assert reports[0][name] == reports[1][name]
+    assert reports[0]["queries"] > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"session": 0, "events": []}', "has no click"),
+        ('{"session": 0, "events": [{"aid": 1, "ts": 5, "type": "clicks"}]}\n{"session": ', "line 2"),
+        ('{"session": 0, "events": [{"aid": 1, "ts": "noon", "type": "clicks"}]}', "line 1"),
+        ('{"session": 0, "events": [{"aid": 1, "ts": 5, "type": "looks"}]}', "line 1"),
+    ],
+)
+def test_lines_that_are_no_sessions_are_refused_in_one_line(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "otto.jsonl"
+    path.write_text(text, "utf-8")
+    with pytest.raises(BadFile, match=why):
+        read_sessions([path], COLUMNS)
+
+
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     train = clicks(tmp_path / "train.parquet", [("a", 1, 0), ("b", 2, 5)])
     with pytest.raises(BadFile, match="nothing to predict"):

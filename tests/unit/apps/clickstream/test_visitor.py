@@ -608,7 +608,7 @@ def test_an_account_that_is_erased_is_none_of_a_browser_of_that_name() -> None:
 
 @pytest.mark.parametrize("name", ["c:1", "p:u:ann"])
 def test_a_browser_is_forgotten_whatever_its_name_is(name: str) -> None:
-    """One that is a cart's or a person's in requests: both are forgotten."""
+    """One that is a cart's or a person's in requests of an earlier version: both are forgotten."""
     target = driver()
     send(target, consent(0, visitor=name), click(1, visitor=name, item_id="i1"), forget(name, 5))
     erased = [t.person for t in target.values() if isinstance(t, ErasePerson)]

@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows, wait_for_rows
+from millrace.privacy.erasure import (
+    Names,
+    count_left,
+    delete_letters,
+    delete_rows,
+    rows_with,
+    wait_for_rows,
+)
 
 USER = frozenset({"user", "visitor"})
 OTHER = frozenset({"item", "sku"})
@@ -113,6 +120,54 @@ def test_of_10000_rows_those_that_name_42_go_and_no_other(tmp_path: Path, seed: 
 def test_what_names_a_user_42(message: bytes, expected: bool) -> None:
     fields = {**{key: {"42"} for key in USER}, "cookie": {"c1"}}
     assert Names(("42",), fields=fields, others=OTHER).stands_in(message) is expected
+
+
+def test_rows_by_a_value_are_found_whoever_has_written_them(tmp_path: Path) -> None:
+    """Some are written as they are, some by a merge, which has a form of its own for texts."""
+    table = str(tmp_path / "t")
+    write_deltalake(table, pa.table({"who": ["ann", "bob", None], "what": ["a", "b", "c"]}))
+    source = pa.table({"who": ["ann", "eve"], "what": ["c", "d"]})
+    told = DeltaTable(table).merge(source, "t.what = s.what", source_alias="s", target_alias="t")
+    told.when_matched_update_all().when_not_matched_insert_all().execute()
+    found = rows_with(DeltaTable(table), "who", ["ann", "eve", "nobody"], ["what"])
+    assert sorted((row["who"], row["what"]) for row in found) == [("ann", "a"), ("ann", "c"), ("eve", "d")]
+    assert wait_for_rows(tmp_path / "t", "who", ["bob", "eve", "none"], patience_s=0) == ["none"]
+
+
+def test_keys_of_dead_letters_are_of_what_their_topic_has(tmp_path: Path) -> None:
+    names = Names(
+        ("42",), fields={"user": {"42"}, "cookie": {"c1"}}, others={"item"},
+        keyed={"users": "user", "items": "item", "clicks": "cookie"},
+    )  # fmt: skip
+    rows = {
+        "_event_id": list("abcdefg"),
+        "topic": ["users", "items", "clicks", "clicks", "other", None, "users"],
+        "key": ["2:42", "2:42", "2:42", "2:c1", "42", "42", "2:c1"],
+        "kafka_key": [b"x", b"42", b"42", b"x", b"x", b"x", b"42"],
+    }
+    write_deltalake(str(tmp_path / "t"), pa.table(rows))
+    assert count_left(tmp_path / "t", names) == 5
+    assert delete_letters(tmp_path / "t", names) == 5
+    left = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["_event_id"].to_pylist()
+    assert left == ["b", "c"]  # an item and a browser that are called so
+
+
+def test_exact_names_are_led_by_nothing_and_empty_ones_are_nobodys() -> None:
+    names = Names(("42", "u:42", ""), fields={"cookie": {"c1", ""}}, exact=True)
+    for text in ("42", "u:42", "4:u:42", '{"cookie":"c1"}', '{"who":"u:42"', "says 'u:42'"):
+        assert names.stands_in(text), text
+    for text in (
+        "c:42",
+        "v:42",
+        '{"who":"c:42"}',
+        '{"cookie":"v:c1"}',
+        '{"cookie":""}',
+        "",
+        '{"who":"c:42"',
+        "user=",
+    ):
+        assert not names.stands_in(text), text
+    assert not Names(("",)).stands_in("anything, or ''")
 
 
 def test_names_that_json_writes_in_two_ways_are_found(tmp_path: Path) -> None:
