@@ -5,8 +5,8 @@ while free there, or away for no longer than the grace. Who is offered a request
 the driver has taken it or let it go.
 
 Where a venue says which trips are short, a driver whose trip from the line was one gets a ticket: who is back
-in the pen in time joins in front of all who have none, behind those with one who were back before. It is spent
-then.
+in the pen in time joins in front of all who have none, behind those with one who were back before. It is
+spent then.
 """
 
 from __future__ import annotations
