@@ -41,16 +41,15 @@ from millrace_apps.ridesharing.dashboard.data import (
 )
 from millrace_apps.ridesharing.dashboard.prices import PRICE_ACTIONS, PRICE_PANELS
 from millrace_apps.ridesharing.dashboard.story import story
+from millrace_apps.ridesharing.dashboard.venues import EMPTY_MS
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 
 _WAITING: Final = ("processing", "offered")
 _DRIVING: Final = ("accepted", "arrived", "in_progress")
 _SHOWN: Final = 25
-#: Places in lines, and riders sent to a point, that are looked at; a line of which nothing has been told for
-#: so long while others were is empty, ms.
+#: Places in lines, and riders sent to a point, that are looked at.
 _TOLD: Final = 2_000
 _SENT: Final = 1_000
-_EMPTY_MS: Final = 90_000
 
 
 def violations(data: AppData) -> View | None:
@@ -283,7 +282,7 @@ def lines(data: AppData) -> View | None:
     for venue in sorted({r["venue"] for r in told}):
         at = max(r["at_ms"] for r in told if r["venue"] == venue)
         line = [r for r in told if (r["venue"], r["at_ms"]) == (venue, at)]
-        if until - at > _EMPTY_MS:
+        if until - at > EMPTY_MS:
             rows.append([venue, 0, None, None, None, None, at])
             continue
         first = min(line, key=lambda r: int(r["place"]))
