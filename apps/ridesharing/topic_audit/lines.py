@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import h3.api.basic_int as h3i
 
-from millrace_apps.ridesharing.contracts.events import RideRequest, SetVenue, ShortTrip
+from millrace_apps.ridesharing.contracts.events import Progress, RideRequest, SetVenue, ShortTrip
 from millrace_apps.ridesharing.contracts.records import Trip
 from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
@@ -179,6 +179,12 @@ class _Ticket:
     is_sure: bool
 
 
+def _ends_by(said: Progress, one: Commitment) -> bool:
+    """Return whether a commitment ends by a driver's report."""
+    ends = ("finished", one.driver_id, one.ends_ms)
+    return (said.stage, said.driver_id, said.event_time_ms) == ends
+
+
 class _Short:
     """Says which trips from lines were short, and what they have earned.
 
@@ -194,6 +200,7 @@ class _Short:
         accepts: Mapping[Attempted, int],
     ) -> None:  # fmt: skip
         self._venues, self._whereabouts, self._accepts = venues, whereabouts, accepts
+        self._progress = evidence.progress
         self._ends: dict[Attempted, Trip] = {
             (s.request_id, s.attempt, s.driver_id): s
             for s in evidence.trips if s.state == "completed" and s.before == "in_progress"
@@ -238,10 +245,17 @@ class _Short:
             return "no"
         if not rule.km:
             return "yes"
-        pickup = self._pickups[one.request_id, one.attempt]
-        known = self._whereabouts.known(one.driver_id, one.ends_ms)
-        ways = [distance_m(*pickup, s.lat, s.lon) for s in known if s.lat is not None and s.lon is not None]
-        most = rule.km * 1_000
+        known = [
+            (said.event.lat, said.event.lon)
+            for said in self._progress.get(one.request_id, ())
+            if said.sure and _ends_by(said.event, one)
+        ] or [
+            (sign.lat, sign.lon)
+            for sign in self._whereabouts.known(one.driver_id, one.ends_ms)
+            if sign.lat is not None and sign.lon is not None
+        ]  # fmt: skip
+        pickup, most = self._pickups[one.request_id, one.attempt], rule.km * 1_000
+        ways = [distance_m(*pickup, *place) for place in known]
         if ways and max(ways) <= most - _ROUNDING_M:
             return "yes"
         return "no" if ways and min(ways) > most + _ROUNDING_M else "maybe"
@@ -369,9 +383,9 @@ class _Driver:
         if lets_go:
             now.waits, now.away_ms = "no", 0
         for said in self._evidence.progress.get(one.request_id, ()):
-            p = said.event
-            if (p.stage, p.driver_id, p.event_time_ms) == ("finished", one.driver_id, at):
-                self._fix = (p.lat, p.lon, True, False)  # where the trip has ended is known by that
+            if _ends_by(said.event, one):
+                # Where the trip has ended is known by that.
+                self._fix = (said.event.lat, said.event.lon, True, False)
         if accepted or busy:
             # The book and the phone may say otherwise until the next position that goes on.
             self._hazy_ms = at + self._config.refresh_ms + _SECOND_MS
