@@ -77,8 +77,13 @@ class Shapes:
         for row in rows.to_pylist():
             points = tuple((p["name"], p["lat"], p["lon"], p["is_open"]) for p in row["points"])
             self.put(row["venue"], Shape(row["from_ms"], tuple(row["zone"]), tuple(row["pen"]), points))
-        self._forget()
+        self.forget()
         return self
+
+    @property
+    def count(self) -> int:
+        """How many versions are kept."""
+        return sum(map(len, self._venues.values()))
 
     def put(self, venue: str, shape: Shape) -> None:
         """Keep how a venue is from a time on; of one time what is told last holds."""
@@ -95,7 +100,7 @@ class Shapes:
                 found.append((name, versions[place]))
         return found
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Forget versions that were over before what can be looked at, and venues that are no more."""
         oldest = self._newest_ms - REPLAY_MS
         for name, versions in list(self._venues.items()):

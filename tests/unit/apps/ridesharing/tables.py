@@ -19,6 +19,8 @@ from millrace_apps.ridesharing.contracts.records import (
     Place,
     Supply,
     Trip,
+    VenuePoint,
+    VenueShape,
     Violation,
     WindowReport,
 )
@@ -172,6 +174,24 @@ def in_line(until_ms: int) -> list[LinePlace]:
             joined = until_ms - (40 - 10 * place) * MINUTE
             found.append(LinePlace("airport", f"d{place}", "north", place, 3, joined, at))
     return found
+
+
+def venue_shapes(until_ms: int) -> list[VenueShape]:
+    """An airport whose second door opens 20 min before the end, and a station that is closed then."""
+    zone = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.77, -122.42, 9), 1))]
+    pen = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.765, -122.42, 10), 1))]
+    pen += map(str, h3.grid_disk(h3.latlng_to_cell(37.762, -122.42, 11), 1))
+    late = until_ms - 20 * MINUTE
+    found = []
+    for from_ms, is_open in ((START_MS - HOUR, False), (late, True)):
+        doors = [VenuePoint("door 1", 37.77, -122.42, True), VenuePoint("door <2>", 37.771, -122.42, is_open)]
+        found.append(VenueShape("airport", "north", from_ms, zone, pen, doors, from_ms))
+    station = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.78, -122.43, 10), 1))]
+    return [
+        *found,
+        VenueShape("station", "north", START_MS - HOUR, station, station, [], START_MS),
+        VenueShape("station", "north", late, [], [], [], late),
+    ]
 
 
 def sent_to_points(of: list[Trip]) -> list[PickUp]:
