@@ -22,7 +22,7 @@ from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import AreaMap, Note, Numbers, Table
 from millrace_apps.ridesharing.app import app as ridesharing
 from millrace_apps.ridesharing.contracts.events import Command, Control, SetPolicy, SetSurgeCap
-from millrace_apps.ridesharing.contracts.records import Operation
+from millrace_apps.ridesharing.contracts.records import LinePlace, Operation
 from millrace_apps.ridesharing.dashboard import city as dashboard_city
 from millrace_apps.ridesharing.dashboard import page as dashboard
 from millrace_apps.ridesharing.dashboard.data import trips
@@ -317,6 +317,21 @@ def test_venues_are_drawn_with_their_lines_as_of_the_moment(own: World) -> None:
     assert [m.text for m in then.marks if m.text] == ["door 1", "door <2> (closed)"]
     assert now.kinds[-1].name == "pick-up point"
     assert all(0 <= m.kind < len(now.kinds) for m in now.marks)
+
+
+def test_a_line_of_which_nothing_was_told_of_late_is_empty_on_the_map(own: World) -> None:
+    """One waits 25 min before the end, and nobody from a minute later on."""
+    data, records, clock = own
+    then = records.until_ms - 25 * MINUTE
+    put_records(data.root, "venues", venue_shapes(records.until_ms))
+    put_records(data.root, "lines", [LinePlace("airport", "d8", "north", 1, 1, then - 10 * MINUTE, then)])
+    clock.later()
+    said = {}
+    for minutes in (-1, 0, 1, 2, 4):
+        view = dashboard_city.city_map(data, then + minutes * MINUTE)
+        assert isinstance(view, AreaMap)
+        said[minutes] = next(one.text for one in view.outlines if one.id == "airport pen")
+    assert said == {-1: "0 in line", 0: "0 in line", 1: "1 in line", 2: "0 in line", 4: "0 in line"}
 
 
 def test_the_edge_of_an_area_goes_around_its_cells_and_its_holes() -> None:

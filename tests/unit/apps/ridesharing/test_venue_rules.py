@@ -25,9 +25,10 @@ from millrace_apps.ridesharing.contracts.records import Offer, Trip
 from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.operations.rekeying import Rekeying
 from millrace_apps.ridesharing.operations.venues import read_venues
+from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.state.book import Book, InMemory
-from millrace_apps.ridesharing.state.entries import Due, ShortTripTicket
+from millrace_apps.ridesharing.state.entries import Car, Due, ShortTripTicket
 from millrace_apps.ridesharing.state.venues import Venues, keep_venue, regions_of
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 from millrace_apps.ridesharing.topic_audit.report import audit_topics
@@ -264,6 +265,18 @@ def test_who_drops_the_rider_off_in_the_pen_is_in_front_at_once() -> None:
     assert line(region) == ["d1", "d2"]
     assert region.values("lines")[-1].joined_ms == ms(5)
     assert {one.joined_ms for one in region.values("lines") if one.ticket} == {ms(72 + 240)}
+
+
+def test_a_ticket_is_judged_by_the_time_of_the_position() -> None:
+    """Also in the millisecond after its end, before its deadline is looked at."""
+    kept = InMemory()
+    assert keep_venue(venue(short_trip=SHORT), 0, kept, Regions()) == ""
+    for late, has_ticket in ((0, True), (1, False)):
+        book, at = Book(), ms(200) + late
+        book.bring_over("d1", Car(LAT, LON, at, 0, True, ms(0)), 120_000)
+        book.tickets["d1"] = ShortTripTicket("airport", ZONE, ms(100), ms(200))
+        stand(book, Venues(kept.items()), "d1", at, 60_000)
+        assert book.spots["d1"].ticket is has_ticket
 
 
 def test_a_ticket_outlives_the_car_in_the_book_and_nothing_outlives_the_ticket() -> None:
