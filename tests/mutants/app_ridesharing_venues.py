@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "venues: riders are told of a point, and drivers are not",
         _VENUES,
-        "    ride.lat, ride.lon = point.lat, point.lon\n",
-        "",
+        "ride.lat, ride.lon, ride.point = point.lat, point.lon, point.name",
+        "ride.point = point.name",
         "both are sent to one place",
         _of("rider_and_driver_are_sent_to_the_nearest_point_that_is_open"),
     ),
