@@ -28,6 +28,8 @@ EMPTY_MS: Final = 90_000
 #: So many of the newest versions of venues are kept, and so many venues drawn.
 _MOST_VERSIONS: Final = 2_000
 _MOST_DRAWN: Final = 50
+#: Outlines have so many corners together; those of further venues are left out, their points are drawn.
+MOST_CORNERS: Final = 20_000
 _SHAPES: Final = ("venue", "from_ms", "zone", "pen", "points", "at_ms")
 _LINES: Final = ("venue", "place", "length", "joined_ms", "at_ms")
 #: Corners of an area, longitude and latitude, degrees.
@@ -152,15 +154,16 @@ def drawn(data: AppData, at_ms: int, kind: int) -> tuple[list[Outline], list[Mar
         at_ms: The moment, UTC ms.
         kind: Number of the kind of marks that points are.
     """
-    lines, outlines, marks = lines_at(data, at_ms), list[Outline](), list[Mark]()
+    lines, outlines, marks, left = lines_at(data, at_ms), list[Outline](), list[Mark](), MOST_CORNERS
     for name, shape in venues_at(data, at_ms):
         is_open = sum(point[3] for point in shape.points)
         said = f"{name}, zone; {is_open} of {len(shape.points)} pick-up points open"
-        outlines.append(Outline(f"{name} zone", "zone", edges(shape.zone), said, name))
+        found = [Outline(f"{name} zone", "zone", edges(shape.zone), said, name)]
         if shape.pen:
-            outlines.append(
-                Outline(f"{name} pen", "pen", edges(shape.pen), *_line(name, lines.get(name), at_ms))
-            )
+            waits = _line(name, lines.get(name), at_ms)
+            found.append(Outline(f"{name} pen", "pen", edges(shape.pen), *waits))
+        left -= sum(len(ring) for one in found for ring in one.rings)
+        outlines += found if left >= 0 else ()
         for point, lat, lon, opened in shape.points:
             about = point if opened else f"{point} (closed)"
             marks.append(Mark(f"point {name} {point}", lon, lat, kind, f"{name}, {about}", text=about))

@@ -10,6 +10,7 @@ from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.line import LINE, holds
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.state.entries import Car, Ride, Spot
+from millrace_apps.ridesharing.state.venues import NO_PLAN
 
 if TYPE_CHECKING:
     from millrace_apps.ridesharing.processes.desk import Desk
@@ -134,10 +135,10 @@ def tell_venues(desk: Desk) -> None:
         if shown.get(name) == digest:
             continue
         shown[name] = digest
-        plan = version.plan
-        zone, pen, points = ([], [], []) if plan is None else map(list, (plan.zone, plan.pen, plan.points))
-        places = [VenuePoint(point.name, point.lat, point.lon, point.is_open) for point in points]
-        desk.say("shapes", VenueShape(name, desk.region, version.from_ms, zone, pen, places, desk.now))
+        plan = version.plan or NO_PLAN
+        points = [VenuePoint(point.name, point.lat, point.lon, point.is_open) for point in plan.points]
+        about = (name, desk.region, version.from_ms, list(plan.zone), list(plan.pen), points)
+        desk.say("shapes", VenueShape(*about, desk.now))
     for name in shown.keys() - here:  # it is another region's by now, or forgotten
         del shown[name]
 

@@ -43,6 +43,10 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     short_trip: ShortTrip | None = None
 
 
+#: How a venue is that is none.
+NO_PLAN: Final = Plan((), (), ())
+
+
 class Version(msgspec.Struct, frozen=True, array_like=True):
     """What is so of a venue from a time on.
 
@@ -210,7 +214,7 @@ class Venues:
         for name, venue in sorted(entries):
             held, home = self._names.setdefault(name, []), ""
             for version in venue.versions:
-                plan = version.plan or Plan((), (), ())
+                plan = version.plan or NO_PLAN
                 home = zone_name(_parent(plan.zone[0])) if plan.zone else home
                 about = _Area(plan.zone), _Area(plan.pen), home, digest_of(version)
                 held.insert(0, _Held(version, *about))

@@ -22,15 +22,16 @@ from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import AreaMap, Note, Numbers, Table
 from millrace_apps.ridesharing.app import app as ridesharing
 from millrace_apps.ridesharing.contracts.events import Command, Control, SetPolicy, SetSurgeCap
-from millrace_apps.ridesharing.contracts.records import LinePlace, Operation
+from millrace_apps.ridesharing.contracts.records import LinePlace, Operation, VenuePoint, VenueShape
 from millrace_apps.ridesharing.dashboard import city as dashboard_city
 from millrace_apps.ridesharing.dashboard import page as dashboard
 from millrace_apps.ridesharing.dashboard.data import trips
-from millrace_apps.ridesharing.dashboard.venues import Shape, Shapes, edges
+from millrace_apps.ridesharing.dashboard.venues import MOST_CORNERS, Shape, Shapes, edges
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
 from tests.unit.apps.ridesharing.tables import (
     EVIL,
+    HOUR,
     MINUTE,
     REGIONS,
     START_MS,
@@ -355,6 +356,22 @@ def _is_in(x: float, y: float, ring: Sequence[tuple[float, float]]) -> bool:
         if (b > y) != (d > y):
             crossed += x < a + (y - b) / (d - b) * (c - a)
     return crossed % 2 == 1
+
+
+def test_what_is_drawn_of_venues_is_bounded(own: World) -> None:
+    """Sixty venues of 400 cells that do not touch: as many as fit, and the points of fifty."""
+    data, records, clock = own
+    middle, start = h3.latlng_to_cell(37.77, -122.42, 9), records.until_ms - HOUR
+    apart = [c for n, c in enumerate(sorted(h3.grid_disk(middle, 40))) if n % 12 == 0][:400]
+    door = [VenuePoint("door", 37.77, -122.42, True)]
+    shapes = [VenueShape(f"v{n:02}", "north", start, apart, [], door, start) for n in range(60)]
+    put_records(data.root, "venues", shapes)
+    clock.later()
+    view = dashboard_city.city_map(data)
+    assert isinstance(view, AreaMap)
+    corners = sum(len(ring) for one in view.outlines for ring in one.rings)
+    assert MOST_CORNERS - 2_500 < corners <= MOST_CORNERS
+    assert sum(bool(mark.text) for mark in view.marks) == 50
 
 
 def test_versions_of_venues_are_forgotten_that_no_moment_can_show() -> None:

@@ -28,8 +28,8 @@ from millrace_apps.ridesharing.operations.venues import read_venues
 from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.state.book import Book, InMemory
-from millrace_apps.ridesharing.state.entries import Car, Due, ShortTripTicket
-from millrace_apps.ridesharing.state.venues import Venues, keep_venue, regions_of
+from millrace_apps.ridesharing.state.entries import Car, Due, Head, Ride, ShortTripTicket, Spot
+from millrace_apps.ridesharing.state.venues import Plan, Venues, keep_venue, regions_of
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 from millrace_apps.ridesharing.topic_audit.report import audit_topics
 from tests.unit.apps.ridesharing.cases import (
@@ -318,6 +318,16 @@ def test_a_ticket_goes_with_its_venue_where_regions_become_others() -> None:
     due = {name: [d[2] for d in head.near] for name, head in there.items()}
     due[where] += [d[2] for of in entries["Dispatcher"][where,].far.values() for d in of]
     assert due[where] == ["t:d1"]
+
+
+def test_what_was_kept_before_there_were_tickets_and_names_is_read() -> None:
+    """State is written by place: what came later is missing at the end."""
+    ride = Ride("r1", "ann", "standard", ZONE, LAT, LON, ms(1), ms(1), state="accepted", driver_id="d1")
+    for kept, added in (
+        (Head(seq=7), 2), (ride, 3), (Spot("airport", ms(5), ZONE, ms(6)), 1), (Plan((ZONE,), (), ()), 1),
+    ):  # fmt: skip
+        before = msgspec.to_builtins(kept)[:-added]
+        assert msgspec.convert(before, type(kept)) == kept
 
 
 # -- zones at a border ---------------------------------------------------------------------------------
