@@ -302,10 +302,12 @@ def points(data: AppData) -> View | None:
     for r in told:
         by_point.setdefault((r["venue"], r["point"]), []).append(r)
     columns = (Column("venue"), Column("point"), Column("riders", "count"), Column("mean walk, m", "count"),
-               Column("last", "time"), Column("latitude"), Column("longitude"))  # fmt: skip
+               Column("last", "time"), Column("latitude"), Column("longitude"),
+               Column("asked for it", "count"), Column("asked for another", "count"))  # fmt: skip
     rows: list[list[Cell]] = [
         [venue, point, len(of), round(sum(r["walk_m"] for r in of) / len(of)), max(r["at_ms"] for r in of),
-         f"{of[-1]['lat']:.5f}", f"{of[-1]['lon']:.5f}"]
+         f"{of[-1]['lat']:.5f}", f"{of[-1]['lon']:.5f}",
+         sum(r.get("asked") == point for r in of), sum(bool(r.get("why")) for r in of)]
         for (venue, point), of in sorted(by_point.items())
     ]  # fmt: skip
     return bounded(columns, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h3
 
@@ -198,7 +198,11 @@ def sent_to_points(of: list[Trip]) -> list[PickUp]:
     """Every third of some riders is sent to door 1, the others to door 2."""
     first = [t for t in of if t.revision == 0][:30]
     at = ("airport", "door 1", 52.5, 13.4, 60.0), ("airport", "door 2", 52.5, 13.5, 30.0)
-    return [PickUp(t.request_id, t.rider_id, t.region, *at[n % 3 > 0], t.at_ms) for n, t in enumerate(first)]
+    asked: tuple[tuple[Any, ...], ...] = (("door 1", ""), ("", ""), ("the moon", "unknown"))
+    return [
+        PickUp(t.request_id, t.rider_id, t.region, *at[n % 3 > 0], t.at_ms, *asked[n % 3])
+        for n, t in enumerate(first)
+    ]
 
 
 def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:

@@ -142,6 +142,7 @@ def test_pick_up_points_say_how_many_riders_were_sent_there(world: World) -> Non
     found = shown(data, "points")
     assert isinstance(found, Table)
     assert [row[:4] for row in found.rows] == [["airport", "door 1", 10, 60], ["airport", "door 2", 20, 30]]
+    assert [row[7:] for row in found.rows] == [[10, 0], [0, 10]]
 
 
 def test_the_headline_is_what_the_last_revisions_say(world: World) -> None:
