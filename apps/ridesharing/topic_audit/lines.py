@@ -409,6 +409,8 @@ class _Driver:
                 now.waits, now.late_ms = ("yes", at) if here else ("maybe", at)
                 now.ticket, now.ticket_ms = self._ticket_at(venue, at)
                 self._spend(surely=here)
+                if at - self._evidence.begin_ms <= max(self._config.ttl_ms, self._config.pen_grace_ms):
+                    now.early_ms = NEVER  # the driver may have waited before anything was read
             elif now.waits == "maybe" and self._ticket_at(venue, at)[0] != "no" and now.ticket == "no":
                 now.ticket = "maybe"  # the place may have been lost, and the driver have joined anew
                 self._spend(surely=False)
@@ -433,11 +435,17 @@ class _Driver:
         """Return whether the driver joins the line of a venue with a ticket, and until when that is sure."""
         may_be = [t for t in self._tickets if t.venue == venue and t.earned_ms <= at <= t.until_ms]
         if not may_be:
-            return "no", NEVER
+            return ("maybe" if self._earned_before(venue, at) else "no"), NEVER
         newest = self._tickets[-1]
         if newest.is_sure and newest in may_be and at <= newest.sure_ms:
             return "yes", newest.sure_ms
         return "maybe", NEVER
+
+    def _earned_before(self, venue: str, at: int) -> bool:
+        """Return whether a ticket may hold that was earned before anything was read."""
+        since_ms = at - self._evidence.begin_ms
+        rules = [p.event.short_trip for p in self._venues.at(venue, at) if p is not None and p.event]
+        return any(rule is not None and since_ms <= rule.back_minutes * 60_000 for rule in rules)
 
     def _spend(self, *, surely: bool) -> None:
         """Take what the driver had earned for spent, where a ticket counted; it may have been, or surely."""

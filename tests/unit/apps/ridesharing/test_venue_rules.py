@@ -501,6 +501,36 @@ def test_the_audit_holds_the_name_of_the_point_against_its_place(told: dict[str,
     assert [row.reason for row in rows if row.reason == "pick_up"] == ([reason] if reason else [])
 
 
+@pytest.mark.parametrize(
+    ("begin", "driver", "reasons"),
+    [
+        (None, "d1", ["out_of_turn"]),
+        (0, "d1", []),
+        (0, "d3", ["out_of_turn"]),
+        (-10_000, "d1", ["out_of_turn"]),
+    ],
+)
+def test_who_may_have_waited_before_anything_was_read_may_be_first(
+    begin: int | None, driver: str, reasons: list[str]
+) -> None:
+    """d2 is heard of before d1, both at the begin; d3 comes five minutes later."""
+    found = Evidence(
+        config(reconcile_ms=0), margin_ms=-1, **({} if begin is None else {"begin_ms": ms(begin)})
+    )
+    found.switch(venue(1), ms(0))
+    now = 460
+    events = [*stands("d2", 5, now), *stands("d1", 6, now), *stands("d3", 310, now), request("r2", 450, 1.0)]
+    for event in sorted(events, key=lambda e: e.event_time_ms):
+        found.take(stream_of(event), event, event.event_time_ms)
+    for n, (before, state, who) in enumerate((("", "processing", ""), ("processing", "offered", driver))):
+        about = ("rider-r2", "all", ZONE, "standard", before, state, "why", who, n, ms(450), ms(450))
+        found.hear("trips", Trip("r2", n, *about, ms(450 + n * 10), 0))
+    place = {"pickup_lat": POINTS[0].lat, "pickup_lon": LON, "distance_m": 1_000.0}
+    found.hear("offers", Offer("r2-o1", "r2", driver, 1, ms(now) + 15_000, ms(now), "all", **place))
+    rows = audit_topics(found, settle_ms=60_000).rows
+    assert [row.reason for row in rows if row.reason == "out_of_turn"] == reasons
+
+
 class Evening(Night):
     """Every second rider names a door, and some of them one that there is not."""
 
