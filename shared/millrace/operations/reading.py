@@ -57,7 +57,7 @@ def read_topics(
         take: Called with each record, committed ones only.
         from_ms: Records of this time and later, UTC ms; ``None``: all.
         needed: Those that must exist.
-        whole: Those of which all records are read that there are, whatever their time: what they say holds on.
+        whole: Those of which all records are read that are left, of any time: what they say holds on.
         quiet_s: So long nothing may come before the end is reached, seconds.
 
     Raises:
