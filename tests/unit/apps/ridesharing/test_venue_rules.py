@@ -502,16 +502,10 @@ def test_the_audit_holds_the_name_of_the_point_against_its_place(told: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("begin", "driver", "reasons"),
-    [
-        (None, "d1", ["out_of_turn"]),
-        (0, "d1", []),
-        (0, "d3", ["out_of_turn"]),
-        (-10_000, "d1", ["out_of_turn"]),
-    ],
+    ("begin", "driver", "violations"), [(None, "d1", 1), (0, "d1", 0), (0, "d3", 1), (-10_000, "d1", 1)]
 )
 def test_who_may_have_waited_before_anything_was_read_may_be_first(
-    begin: int | None, driver: str, reasons: list[str]
+    begin: int | None, driver: str, violations: int
 ) -> None:
     """d2 is heard of before d1, both at the begin; d3 comes five minutes later."""
     found = Evidence(
@@ -528,7 +522,7 @@ def test_who_may_have_waited_before_anything_was_read_may_be_first(
     place = {"pickup_lat": POINTS[0].lat, "pickup_lon": LON, "distance_m": 1_000.0}
     found.hear("offers", Offer("r2-o1", "r2", driver, 1, ms(now) + 15_000, ms(now), "all", **place))
     rows = audit_topics(found, settle_ms=60_000).rows
-    assert [row.reason for row in rows if row.reason == "out_of_turn"] == reasons
+    assert sum(row.reason == "out_of_turn" for row in rows) == violations
 
 
 class Evening(Night):
