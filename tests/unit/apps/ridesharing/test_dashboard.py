@@ -537,7 +537,10 @@ def test_a_request_has_its_story_in_order_and_the_way_of_its_car(world: World) -
     assert "a rider wants to go" in what[0]
     steps = [t for t in records.trips if t.request_id == name]
     attempts = [a for a in records.attempts if a.request_id == name]
-    assert len(what) == 1 + len(steps) + len(attempts)
+    assert len(what) == 2 + len(steps) + len(attempts)
+    assert [(str(row[2]), str(row[4])) for row in table.rows if "is sent to" in str(row[2])] == [
+        ("the rider is sent to door 1 of airport, 60 m on foot", "asked for door 1: so it is")
+    ]
     assert [w for w in what if "attempt" in w] == [
         f"attempt {a.attempt} by optimal: {a.distance_m:,.0f} m to the pick-up" for a in attempts
     ]
