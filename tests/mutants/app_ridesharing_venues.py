@@ -229,6 +229,25 @@ MUTANTS: Final = (
         _AUDITED,
     ),
     Mutant(
+        "venues: who waits when reading begins has just come, for the audit",
+        _AUDIT,
+        "                    now.early_ms = NEVER",
+        "                    pass",
+        "with --since nobody is blamed for what was before",
+        _rules("who_may_have_waited_before_anything_was_read_may_be_first"),
+    ),
+    Mutant(
+        "audit from the topics: of what holds on only the newest is read",
+        "shared/millrace/operations/reading.py",
+        "    later = [place for place in begins if place[0] not in whole]\n",
+        "    later = list(begins)\n",
+        "venues of before are known to an audit with --since",
+        (
+            "tests/unit/millrace/operations/test_reading.py"
+            "::test_a_topic_whose_words_hold_on_is_read_from_the_first_record_that_is_left",
+        ),
+    ),
+    Mutant(
         "points: the name is not heard",
         _KEPT,
         '        if named is not None and named.is_open:\n            return name, named, ""\n',
