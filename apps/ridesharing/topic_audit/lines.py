@@ -21,7 +21,7 @@ from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
 from millrace_apps.ridesharing.topic_audit.evidence import NEVER, Evidence, KeptVenue, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
-from millrace_apps.ridesharing.topic_audit.steps import Commitment
+from millrace_apps.ridesharing.topic_audit.steps import EVER, Commitment
 
 #: After a handover, and where there are regions, nobody surely waits before so long has passed, ms.
 _SETTLES_MS: Final = 60_000
@@ -74,11 +74,14 @@ class VenuesSaid:
             plans = self._plans[name] = []
             for said in words:
                 event = said.event if isinstance(said.event, SetVenue) else None
-                if event is not None and not _can_be(event, regions):
+                is_one = "yes" if event is None else _can_be(event, regions)
+                if is_one == "no":
                     continue
+                if is_one == "maybe":  # refused, unless regions were others when it was said
+                    said = replace(said, sure_ms=EVER)
                 # What was to hold later is taken back by what is said last.
                 plans[:] = [one for one in plans if one.said.from_ms < said.from_ms or one.said is said]
-                goes_on = bool(plans) and plans[-1].event is not None
+                goes_on = bool(plans) and plans[-1].event is not None and plans[-1].said.sure_ms < EVER
                 since = plans[-1].since_ms if goes_on else said.sure_ms
                 zone, pen = (_Area(event.zone), _Area(event.pen)) if event else (_Area(()), _Area(()))
                 plans.append(_Plan(said, event, zone, pen, since))
@@ -126,17 +129,20 @@ class VenuesSaid:
         return found
 
 
-def _can_be(said: SetVenue, regions: Any) -> bool:
+def _can_be(said: SetVenue, regions: Any) -> Waits:
+    """Return whether what is said is a venue; ``maybe``: with other regions it is one."""
     try:
         parts = {regions.of_zone(cell) for cell in said.zone}
         fine = all(h3i.get_resolution(h3i.str_to_int(c)) >= ZONE_RESOLUTION for c in said.pen)
     except (ValueError, OverflowError):
-        return False
+        return "no"
     if not regions.is_one:
         parts |= {regions.of_place(*place) for cell in said.zone for place in _within(cell)}
     zone, short = _Area(said.zone), said.short_trip
     fine = fine and (short is None or short.minutes > 0 or short.km > 0)
-    return len(parts) == 1 and fine and all(zone.has(p.lat, p.lon) for p in said.points)
+    if not fine or not all(zone.has(p.lat, p.lon) for p in said.points):
+        return "no"
+    return "yes" if len(parts) == 1 else "maybe"
 
 
 def _within(name: str) -> Iterable[tuple[float, float]]:

@@ -31,6 +31,7 @@ from millrace_apps.ridesharing.state.book import Book, InMemory
 from millrace_apps.ridesharing.state.entries import Car, Due, Head, Ride, ShortTripTicket, Spot
 from millrace_apps.ridesharing.state.venues import Plan, Venues, keep_venue, regions_of
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
+from millrace_apps.ridesharing.topic_audit.lines import VenuesSaid
 from millrace_apps.ridesharing.topic_audit.report import audit_topics
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
@@ -523,6 +524,23 @@ def test_who_may_have_waited_before_anything_was_read_may_be_first(
     found.hear("offers", Offer("r2-o1", "r2", driver, 1, ms(now) + 15_000, ms(now), "all", **place))
     rows = audit_topics(found, settle_ms=60_000).rows
     assert sum(row.reason == "out_of_turn" for row in rows) == violations
+
+
+def test_a_venue_of_two_regions_is_one_or_none_for_the_audit() -> None:
+    """It was published when regions were others, or was refused: at the point and at the rider both are right."""
+    regions = Regions(parent=7)
+    cell, _ = at_border(regions)
+    lat, lon = h3.cell_to_latlng(cell)
+    door = PickUpPoint("A", lat + 0.1 * KM, lon)
+    for of, places in ((Regions(), 1), (regions, 2)):
+        found = Evidence(config(regions=of), margin_ms=-1)
+        found.switch(venue(1, zone=[cell], points=[door]), ms(0))
+        found.take("locations", position("d1", 5), ms(5))
+        found.close()
+        ride = request("r1", 50, pickup_lat=lat, pickup_lon=lon)
+        meets = VenuesSaid(found).meeting_places(ride)
+        assert len(meets) == places
+        assert meets[door.lat, door.lon] == {"A"}
 
 
 class Evening(Night):
