@@ -527,7 +527,7 @@ def test_who_may_have_waited_before_anything_was_read_may_be_first(
 
 
 def test_a_venue_of_two_regions_is_one_or_none_for_the_audit() -> None:
-    """It was published when regions were others, or was refused: at the point and at the rider both are right."""
+    """It was published when regions were others, or refused: the point and the rider's place are right."""
     regions = Regions(parent=7)
     cell, _ = at_border(regions)
     lat, lon = h3.cell_to_latlng(cell)
