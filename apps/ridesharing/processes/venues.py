@@ -124,10 +124,9 @@ def tell_lines(desk: Desk) -> None:
 
 def tell_venues(desk: Desk) -> None:
     """Tell how the venues are whose line this region has, each version once, when it holds."""
-    shown = desk.book.head.shown
-    if not desk.venues and not shown:
+    if not desk.venues:
         return
-    here = set()
+    shown, here = desk.book.head.shown, set()
     for name, version, home, digest in desk.venues.at(desk.now):
         if not home or desk.config.regions.of_zone(home) != desk.region:
             continue
