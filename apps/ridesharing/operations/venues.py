@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import h3
 import msgspec
@@ -114,8 +114,17 @@ def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: R
     said = []
     for one in found if isinstance(found, list) else [found]:
         pen = one.pen.to_cells() if one.pen is not None else []
-        about: Any = (identity(), operator, reason, from_ms)
-        venue = SetVenue(one.name, one.zone.to_cells(), pen, one.points, *about, short_trip=one.short_trip)
+        venue = SetVenue(
+            name=one.name,
+            zone=one.zone.to_cells(),
+            pen=pen,
+            points=one.points,
+            command_id=identity(),
+            operator=operator,
+            reason=reason,
+            from_ms=from_ms,
+            short_trip=one.short_trip,
+        )
         if refused := keep_venue(venue, 0, InMemory(), regions):
             raise UserError(f"{one.name}: {refused}")
         said.append(venue)
