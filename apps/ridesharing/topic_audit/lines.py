@@ -390,8 +390,9 @@ class _Driver:
             now.waits, now.away_ms = "no", 0
         for said in self._evidence.progress.get(one.request_id, ()):
             if _ends_by(said.event, one):
-                # Where the trip has ended is known by that.
+                # Where the trip has ended is known by that; it is a sign of life, too.
                 self._fix = (said.event.lat, said.event.lon, True, False)
+                now.heard_ms = max(now.heard_ms, at)
         if accepted or busy:
             # The book and the phone may say otherwise until the next position that goes on.
             self._hazy_ms = at + self._config.refresh_ms + _SECOND_MS
