@@ -588,7 +588,7 @@ def test_tickets_and_points_hold_by_the_topics_in_an_evening_at_the_airport() ->
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(30, 34))
+@pytest.mark.parametrize("seed", range(30, 38))
 def test_tickets_hold_by_the_topics_whatever_goes_wrong_on_the_way(seed: int) -> None:
     faults = Faults(duplicates=0.1, late=0.05 * (seed % 2), restarts=5, seed=seed)
     night = at_airport(seed, faults=faults, regions=Regions(parent=7) if seed % 4 == 0 else None)
