@@ -27,6 +27,7 @@ from millrace_apps.ridesharing.contracts.records import (
     Offer,
     PickUp,
     Release,
+    Ticket,
     Trip,
     Violation,
 )
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 def topics(settings: RidesharingSettings) -> Topics:
     """Return the topics of the app; the control topic has one partition, so that it is in order."""
     names, partitions = settings.topics, settings.topics.partitions
-    dispatched = (names.offers, names.assignments, names.releases, names.trips, names.pickups, names.lines)
+    dispatched = (names.offers, names.assignments, names.releases, names.trips)
+    at_venues = (names.pickups, names.lines, names.tickets)
     priced = (names.quotes, names.fares, names.surge) if settings.surge.on else ()
     told = (names.arrivals,) if settings.arrivals.on else ()
     return Topics(
@@ -52,7 +54,7 @@ def topics(settings: RidesharingSettings) -> Topics:
             Topic(names.control, 1),
         ),
         writes=(
-            *(Topic(name, partitions) for name in (*dispatched, *priced, *told)),
+            *(Topic(name, partitions) for name in (*dispatched, *at_venues, *priced, *told)),
             Topic(names.violations, 1),
             Topic(names.dead_letters, 1),
         ),
@@ -94,19 +96,20 @@ app = App(
     contracts={
         "position.v2": Position,
         "driver_status.v2": DriverStatus,
-        "ride_request.v3": RideRequest,
+        "ride_request.v4": RideRequest,
         "quote_request.v1": QuoteRequest,
         "answer.v1": Answer,
         "cancellation.v1": Cancellation,
         "progress.v1": Progress,
         "command.v1": Command,
-        "control.v5": Control,
-        "offer.v2": Offer,
+        "control.v6": Control,
+        "offer.v3": Offer,
         "assignment.v1": Assignment,
         "release.v1": Release,
         "trip.v1": Trip,
-        "pickup.v1": PickUp,
-        "line_place.v1": LinePlace,
+        "pickup.v2": PickUp,
+        "line_place.v2": LinePlace,
+        "ticket.v1": Ticket,
         "quote.v1": Quote,
         "fare.v1": Fare,
         "multiplier.v1": Multiplier,

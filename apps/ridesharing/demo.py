@@ -34,7 +34,7 @@ _TOPICS = (
     "locations", "status", "requests", "answers", "cancellations", "progress", "commands", "handovers",
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
     "quote_requests", "quotes", "fares", "surge", "arrivals",
-    "pickups", "lines",
+    "pickups", "lines", "tickets",
 )  # fmt: skip
 #: Share of the riders who are at the airport.
 _AT_AIRPORT: Final = 0.2

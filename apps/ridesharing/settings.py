@@ -43,6 +43,7 @@ class RidesTopics(Section):
     trips: str = "ridesharing.trips"
     pickups: str = "ridesharing.pickups"
     lines: str = "ridesharing.lines"
+    tickets: str = "ridesharing.tickets"
     quotes: str = "ridesharing.quotes"
     fares: str = "ridesharing.fares"
     surge: str = "ridesharing.surge"

@@ -20,7 +20,7 @@ from millrace_apps.ridesharing.dashboard import page as dashboard
 from millrace_apps.ridesharing.dashboard.city import city
 from tests.browser.checks import check_contrast, check_width
 from tests.browser.conftest import PATIENCE_MS, Look
-from tests.unit.apps.ridesharing.tables import RidesRecords, rides_folder
+from tests.unit.apps.ridesharing.tables import RidesRecords, rides_folder, venue_shapes
 from tests.unit.millrace.dashboard.cases import put_records
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -198,6 +198,37 @@ def test_cap_and_policy_are_set_with_a_reason_by_who_has_the_token(served: Serve
         page.locator("#act-send").click()
         expect(page.locator("#act-said")).to_contain_text("no broker is named")  # the server has none here
         page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_venues_stand_on_the_map_with_points_and_lines_now_and_as_they_were(
+    served: Served, look: Look, dark: bool
+) -> None:
+    until = served.records.until_ms
+    put_records(served.data.root, "venues", venue_shapes(until))
+    page, panel = opened(look, served, dark=dark)
+    zones, pens = panel.locator(".outline.zone"), panel.locator(".outline.pen")
+    expect(zones).to_have_count(1)
+    expect(pens).to_have_count(1)
+    expect(panel.locator(".outlined")).to_contain_text(["airport", "3 in line"])
+    assert pens.locator("title").text_content() == "airport, pen: 3 in line, the first for 30 min"
+    assert "airport, pen: 3 in line" in (panel.locator(".picture > svg").get_attribute("aria-label") or "")
+    doors = panel.locator(".picture .mark text")
+    expect(doors).to_have_text(["door 1", "door <2>"])
+    assert numbers(panel)["pick-up point"] == 2
+    cells, marks = panel.locator(".area[d]").count(), panel.locator(".picture .mark").count()
+    check_contrast(page)
+    move_slider(panel, until - 21 * 60_000)
+    expect(panel).to_have_class(re.compile("past"))
+    expect(zones).to_have_count(2)
+    expect(doors).to_have_text(["door 1", "door <2> (closed)"])
+    panel.get_by_role("button", name="pick-up point").click()
+    expect(doors.first).to_be_hidden()
+    panel.get_by_role("button", name="Now").click()
+    expect(zones).to_have_count(1)
+    expect(doors.first).to_be_hidden()  # what was chosen stays chosen
+    assert panel.locator(".area[d]").count() == cells
+    assert panel.locator(".picture .mark").count() == marks
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (1280, True)])

@@ -107,6 +107,7 @@ class RideRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
         dropoff_lon: Drop-off, degrees east.
         pickup_at_ms: When the rider wants to leave, UTC milliseconds; later than the request if booked ahead.
         quote_id: The quote whose multiplier the rider has taken; empty if there is none.
+        pickup_point: Name of the point of a venue where the rider wants to be picked up; empty: the nearest.
         region: The region that it is for; set by the gate.
     """
 
@@ -121,6 +122,7 @@ class RideRequest(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     dropoff_lon: Longitude
     pickup_at_ms: TimeMs
     quote_id: Text = ""
+    pickup_point: Text = ""
     region: Text = ""
 
 
@@ -466,6 +468,22 @@ class PickUpPoint(msgspec.Struct, frozen=True, array_like=True):
     is_open: bool = True
 
 
+class ShortTrip(msgspec.Struct, frozen=True):
+    """Which trips from a venue's line are short; who drove one joins the line in front of those who did not.
+
+    Of ``minutes`` and ``km`` one is set at least; where both are, both must hold.
+
+    Attributes:
+        back_minutes: So soon after the trip's end the driver must be back in the pen.
+        minutes: A trip is short that ends so soon after the driver's yes; 0: however long it takes.
+        km: A trip is short that ends so near to its pick-up, straight line, kilometres; 0: wherever it ends.
+    """
+
+    back_minutes: Annotated[float, Meta(gt=0, le=1_440)]
+    minutes: Annotated[float, Meta(ge=0, le=1_440)] = 0.0
+    km: Annotated[float, Meta(ge=0, le=1_000)] = 0.0
+
+
 #: Cells of a zone or a pen, as texts; a whole region of the world is no venue.
 Cells = Annotated[list[Identifier], Meta(max_length=500)]
 
@@ -479,6 +497,7 @@ class SetVenue(msgspec.Struct, frozen=True, tag_field="kind", tag="set_venue"):
         pen: H3 cells of the same resolutions where drivers wait in line; none: there is no line.
         points: Where riders of the zone are picked up, within it; none: where they are.
         rule: Whose turn it is in the line: who has come first.
+        short_trip: Which trips are short, and so earn a place in front; ``None``: none are.
         command_id: Its identity.
         operator: Who wants it.
         reason: Why.
@@ -494,6 +513,7 @@ class SetVenue(msgspec.Struct, frozen=True, tag_field="kind", tag="set_venue"):
     reason: Identifier
     from_ms: TimeMs = 0
     rule: Literal["fifo"] = "fifo"
+    short_trip: ShortTrip | None = None
 
 
 class DropVenue(msgspec.Struct, frozen=True, tag_field="kind", tag="drop_venue"):

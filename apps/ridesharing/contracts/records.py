@@ -47,6 +47,9 @@ ReleaseReason = Literal["expired", "rider_cancelled", "replaced", "no_show", "no
 MismatchReason = Literal[
     "start_lost", "finish_lost", "phone_behind", "too_far", "too_soon", "not_arrived", "elsewhere"
 ]
+#: Why a rider is not sent to the point that was asked for: the venue has none of that name, it is closed, or
+#: the rider is at no venue.
+PointWhy = Literal["", "unknown", "closed", "no_venue"]
 #: Why a position is not believed.
 SuspectReason = Literal["mock", "impossible_speed"]
 #: What came of it.
@@ -73,6 +76,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         expected_s: What the way to it should take, seconds; ``None``: arrival times are not learned.
         low_s: So long at least; nine of ten ways are between the two.
         high_s: So long at most.
+        pickup_point: At a venue the name of the point where the rider will be; empty: at none.
+        pickup_why: Why it is not the point that the rider has asked for; empty: it is, or none was.
     """
 
     offer_id: str
@@ -88,6 +93,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expected_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    pickup_point: str = ""
+    pickup_why: PointWhy = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
@@ -424,7 +431,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     request_id: str
 
 
-class PickUp(msgspec.Struct, frozen=True, gc=False):
+class PickUp(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A rider at a venue is told at which point the car will be; offers have its place.
 
     Attributes:
@@ -437,6 +444,8 @@ class PickUp(msgspec.Struct, frozen=True, gc=False):
         lon: Where it is, degrees east.
         walk_m: How far it is from where the rider has asked to be picked up, straight line, metres.
         at_ms: When, UTC ms.
+        asked: Name of the point that the rider has asked for; empty: none.
+        why: Why it is another one; empty: it is that one, or none was asked for.
     """
 
     request_id: str
@@ -448,9 +457,11 @@ class PickUp(msgspec.Struct, frozen=True, gc=False):
     lon: float
     walk_m: float
     at_ms: int
+    asked: str = ""
+    why: PointWhy = ""
 
 
-class LinePlace(msgspec.Struct, frozen=True, gc=False):
+class LinePlace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A driver who waits in the line of a venue is told the place in it, every ``dispatch.places``.
 
     Attributes:
@@ -461,6 +472,7 @@ class LinePlace(msgspec.Struct, frozen=True, gc=False):
         length: How many wait.
         joined_ms: Since when the driver waits, UTC ms.
         at_ms: When this is told, UTC ms.
+        ticket: Whether the driver has come back from a short trip, and waits in front of those who have not.
     """
 
     venue: str
@@ -469,6 +481,58 @@ class LinePlace(msgspec.Struct, frozen=True, gc=False):
     place: int
     length: int
     joined_ms: int
+    at_ms: int
+    ticket: bool = False
+
+
+class Ticket(msgspec.Struct, frozen=True, gc=False):
+    """A driver whose trip from the line of a venue was short may join it again in front, once.
+
+    Attributes:
+        driver_id: The driver.
+        venue: The venue.
+        region: Who has its line.
+        request_id: The trip.
+        until_ms: By when the driver must be back in the pen, UTC ms.
+        at_ms: When the trip ended, UTC ms.
+    """
+
+    driver_id: str
+    venue: str
+    region: str
+    request_id: str
+    until_ms: int
+    at_ms: int
+
+
+class VenuePoint(msgspec.Struct, frozen=True, gc=False):
+    """A point of a venue: its name, where it is, degrees, and whether riders are sent there."""
+
+    name: str
+    lat: float
+    lon: float
+    is_open: bool
+
+
+class VenueShape(msgspec.Struct, frozen=True, gc=False):
+    """How a venue is from a time on, told by the region that has its line, when it holds there.
+
+    Attributes:
+        venue: The venue.
+        region: The region.
+        from_ms: From when on, UTC ms.
+        zone: H3 cells of its requests; none: there is no such venue any more.
+        pen: H3 cells where drivers wait in line.
+        points: Where riders are picked up.
+        at_ms: When this is told, UTC ms.
+    """
+
+    venue: str
+    region: str
+    from_ms: int
+    zone: list[str]
+    pen: list[str]
+    points: list[VenuePoint]
     at_ms: int
 
 

@@ -26,6 +26,7 @@ from millrace.dashboard.views import (
 )
 from millrace.time import ms
 from millrace_apps.ridesharing.dashboard.places import STEP_MS, City, Moment, Rider, Stuck, read_city
+from millrace_apps.ridesharing.dashboard.venues import POINT_KIND, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,11 +87,13 @@ def city_map(data: AppData, at_ms: int | None = None) -> View | None:
         Area(name, outline(name), (c.asked, c.waiting, c.free, c.wait_ms, c.multiplier))
         for name, c in moment.cells.items()
     ]  # fmt: skip
+    outlines, points = drawn(data, moment.at_ms, len(_KINDS))
     return AreaMap(
         layers=_LAYERS,
         areas=areas,
-        kinds=tuple(_KINDS.values()),
-        marks=[*map(_car_mark, moment.cars), *_rider_marks(moment)],
+        kinds=(*_KINDS.values(), POINT_KIND) if points else tuple(_KINDS.values()),
+        marks=[*map(_car_mark, moment.cars), *_rider_marks(moment), *points],
+        outlines=outlines,
         box=rounded(box),
         at_ms=moment.at_ms,
         since_ms=found.since_ms,
@@ -219,8 +222,8 @@ ACTIONS: Final = (
 
 PANELS: Final = (
     Panel("map", "The city", city_map, width="full", empty="nobody has been heard of yet", replay=city_map,
-          about="Cells (H3, resolution 8) and cars as of the newest event, or of any half minute of the last "
-          "three hours: move the slider, or play."),
+          about="Cells (H3, resolution 8), cars, and venues with their lines as of the newest event, or of "
+          "any half minute of the last three hours: move the slider, or play."),
     Panel("longest", "Who waits longest", longest, empty="nobody waits", replay=longest,
           about="Riders who wanted to leave by now, and whose car is not there."),
     Panel("shortage", "Shortage by zone", shortage, empty="no riders and no free cars", replay=shortage,

@@ -41,16 +41,15 @@ from millrace_apps.ridesharing.dashboard.data import (
 )
 from millrace_apps.ridesharing.dashboard.prices import PRICE_ACTIONS, PRICE_PANELS
 from millrace_apps.ridesharing.dashboard.story import story
+from millrace_apps.ridesharing.dashboard.venues import EMPTY_MS
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 
 _WAITING: Final = ("processing", "offered")
 _DRIVING: Final = ("accepted", "arrived", "in_progress")
 _SHOWN: Final = 25
-#: Places in lines, and riders sent to a point, that are looked at; a line of which nothing has been told for
-#: so long while others were is empty, ms.
+#: Places in lines, and riders sent to a point, that are looked at.
 _TOLD: Final = 2_000
 _SENT: Final = 1_000
-_EMPTY_MS: Final = 90_000
 
 
 def violations(data: AppData) -> View | None:
@@ -283,7 +282,7 @@ def lines(data: AppData) -> View | None:
     for venue in sorted({r["venue"] for r in told}):
         at = max(r["at_ms"] for r in told if r["venue"] == venue)
         line = [r for r in told if (r["venue"], r["at_ms"]) == (venue, at)]
-        if until - at > _EMPTY_MS:
+        if until - at > EMPTY_MS:
             rows.append([venue, 0, None, None, None, None, at])
             continue
         first = min(line, key=lambda r: int(r["place"]))
@@ -303,10 +302,12 @@ def points(data: AppData) -> View | None:
     for r in told:
         by_point.setdefault((r["venue"], r["point"]), []).append(r)
     columns = (Column("venue"), Column("point"), Column("riders", "count"), Column("mean walk, m", "count"),
-               Column("last", "time"), Column("latitude"), Column("longitude"))  # fmt: skip
+               Column("last", "time"), Column("latitude"), Column("longitude"),
+               Column("asked for it", "count"), Column("asked for another", "count"))  # fmt: skip
     rows: list[list[Cell]] = [
         [venue, point, len(of), round(sum(r["walk_m"] for r in of) / len(of)), max(r["at_ms"] for r in of),
-         f"{of[-1]['lat']:.5f}", f"{of[-1]['lon']:.5f}"]
+         f"{of[-1]['lat']:.5f}", f"{of[-1]['lon']:.5f}",
+         sum(r.get("asked") == point for r in of), sum(bool(r.get("why")) for r in of)]
         for (venue, point), of in sorted(by_point.items())
     ]  # fmt: skip
     return bounded(columns, rows)

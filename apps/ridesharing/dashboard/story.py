@@ -91,6 +91,13 @@ def _journey(row: dict[str, Any]) -> Line:
     return row["at_ms"], 0, what, "", f"{row['vehicle_class']}, zone {row['zone']}", "plain"
 
 
+def _pickup(row: dict[str, Any]) -> Line:
+    what = f"the rider is sent to {row['point']} of {row['venue']}, {row['walk_m']:,.0f} m on foot"
+    asked = row.get("asked")
+    why = f"asked for {asked}: {row.get('why') or 'so it is'}" if asked else "the nearest open point"
+    return row["at_ms"], 1, what, "", why, "plain"
+
+
 def _step(row: dict[str, Any]) -> Line:
     state = row["state"]
     wait = f", {row['wait_ms'] // 1_000} s after they wanted to leave" if state == "in_progress" else ""
@@ -122,6 +129,7 @@ def _ignored(row: dict[str, Any]) -> Line:
 
 _TELLS: Final[dict[str, Callable[[dict[str, Any]], Line]]] = {
     "journeys": _journey,
+    "pickups": _pickup,
     "trips": _step,
     "assignments": _attempt,
     "mismatches": _mismatch,

@@ -37,7 +37,7 @@ from millrace_apps.ridesharing.processes.riders import Riders
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.book import Book, InMemory
 from millrace_apps.ridesharing.state.earlier import adopt
-from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, Spot
+from millrace_apps.ridesharing.state.entries import Car, Closed, Deadline, Due, ShortTripTicket, Spot
 
 #: Tables of arrival times: of regions that become one, that of the one that has learned most stays.
 _LEARNED: Final = ("took", "took_late", "paces", "widths")
@@ -139,6 +139,7 @@ class Rekeying:
         found |= {self._drivers[driver_id] for driver_id, _ in book.cars.items()}
         found |= {self._of_cell(cell) for cell in book.demand}
         found |= {self._of_zone(zone, f"the blackout of {zone}") for zone in book.blackouts}
+        found |= {self._of_ticket(ticket) for ticket in book.tickets.values()}
         known = [who for shelf in (book.off_line, book.said, book.departed) for who, _ in shelf.items()]
         known += [*book.blocked, *(about[2:] for about, _ in book.ordered.items() if about.startswith("d:"))]
         found |= {self._owners[who] for who in known if who in self._owners}
@@ -147,6 +148,10 @@ class Rekeying:
             owners = self._owners | self._drivers
             found = {owners[name] for name in names if name in owners}
         return sorted(found) or [self._regions.of_place(0.0, 0.0)]  # it remembers what has been, and no place
+
+    def _of_ticket(self, ticket: ShortTripTicket) -> str:
+        """Return the region of a line that a driver may come back to, wherever the car is."""
+        return self._of_zone(ticket.zone, f"a ticket of {ticket.venue}")
 
     def _of_cell(self, cell: int) -> str:
         assert DEMAND_RESOLUTION >= 7  # noqa: S101  (zones are of resolution 7)
@@ -223,6 +228,9 @@ class Rekeying:
         for zone, until in old.blackouts.items():
             book = to[self._of_zone(zone, f"the blackout of {zone}")]
             book.blackouts[zone] = max(book.blackouts.get(zone, 0), until)
+        for driver_id, ticket in old.tickets.items():
+            tickets = to[self._of_ticket(ticket)].tickets
+            tickets[driver_id] = max(tickets.get(driver_id, ticket), ticket, key=lambda t: t.earned_ms)
         for at, due, about, mark in _deadlines(old):
             for book in self._of_deadline(due, about, to):
                 book.remind(at, Due(due), about, mark)
@@ -264,6 +272,8 @@ class Rekeying:
             return self._of_order(about, to)
         if about.startswith("c:"):
             return self._of_order(about[2:], to)
+        if about.startswith("t:"):
+            return [book for book in to.values() if about[2:] in book.tickets]
         return to.values() if about.startswith("r:") else self._of_driver(about[2:], to)
 
     def _entry_of(self, book: Book) -> Any:

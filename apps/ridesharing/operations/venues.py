@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import h3
 import msgspec
@@ -18,6 +18,7 @@ from millrace_apps.ridesharing.contracts.events import (
     Longitude,
     PickUpPoint,
     SetVenue,
+    ShortTrip,
 )
 from millrace_apps.ridesharing.operations.commanding import identity
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, Regions
@@ -81,12 +82,14 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         zone: Whose requests are the venue's.
         pen: Where drivers wait in line; nothing: there is no line.
         points: Where riders are picked up: name, latitude, longitude, and ``false`` where it is closed.
+        short_trip: Which trips from the line are short; nothing: none are.
     """
 
     name: Identifier
     zone: Area
     pen: Area | None = None
     points: list[PickUpPoint] = []
+    short_trip: ShortTrip | None = None
 
 
 def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: Regions) -> list[SetVenue]:
@@ -111,8 +114,17 @@ def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: R
     said = []
     for one in found if isinstance(found, list) else [found]:
         pen = one.pen.to_cells() if one.pen is not None else []
-        about: Any = (identity(), operator, reason, from_ms)
-        venue = SetVenue(one.name, one.zone.to_cells(), pen, one.points, *about)
+        venue = SetVenue(
+            name=one.name,
+            zone=one.zone.to_cells(),
+            pen=pen,
+            points=one.points,
+            command_id=identity(),
+            operator=operator,
+            reason=reason,
+            from_ms=from_ms,
+            short_trip=one.short_trip,
+        )
         if refused := keep_venue(venue, 0, InMemory(), regions):
             raise UserError(f"{one.name}: {refused}")
         said.append(venue)

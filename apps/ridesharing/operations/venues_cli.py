@@ -69,14 +69,14 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
     from millrace_apps.ridesharing.contracts.events import SetVenue
     from millrace_apps.ridesharing.operations.venues import published
 
-    table = Table("venue", "from", "zone", "pen", "points", "by", "why")
+    table = Table("venue", "from", "zone", "pen", "points", "short trips", "by", "why")
     for name, words in published(settings_of(overrides, bootstrap)).items():
         for said in words:
-            what = ["removed", "", ""]
+            what = ["removed", "", "", ""]
             if isinstance(said, SetVenue):
                 is_open = sum(point.is_open for point in said.points)
                 points = f"{is_open} of {len(said.points)} open"
-                what = [f"{len(said.zone)} cells", f"{len(said.pen)} cells", points]
+                what = [f"{len(said.zone)} cells", f"{len(said.pen)} cells", points, _short(said)]
             table.add_row(name, _text(said), *what, said.operator, said.reason)
     Console().print(table)
 
@@ -98,6 +98,14 @@ def _text(said: SetVenue | DropVenue) -> str:
     from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(said.from_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _short(said: SetVenue) -> str:
+    rule = said.short_trip
+    if rule is None:
+        return ""
+    most = [f"{n:g} {unit}" for n, unit in ((rule.minutes, "min"), (rule.km, "km")) if n]
+    return f"{' and '.join(most)}, back in {rule.back_minutes:g} min"
 
 
 def _time(text: str | None) -> int:

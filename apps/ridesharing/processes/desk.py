@@ -17,13 +17,14 @@ from millrace_apps.ridesharing.contracts.records import (
     Release,
     ReleaseReason,
     RideState,
+    Ticket,
     Trip,
 )
 from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
 from millrace_apps.ridesharing.processes.arrivals import Arrivals
 from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
 from millrace_apps.ridesharing.processes.income import Income
-from millrace_apps.ridesharing.processes.line import stand
+from millrace_apps.ridesharing.processes.line import LINE, stand, ticket_for
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
@@ -289,9 +290,10 @@ class Desk:
             fits=self.config.rules.fits(self.book.cars[driver_id].vehicle_class, ride.vehicle_class),
             apart=driver_id in self.named(ride.rider_id).blocked,
         )
-        expected = None
+        times: tuple[float | None, float | None, float | None] = None, None, None
         if self.arrivals is not None:
             expected = self.arrivals.expect(ride, driver_id, self.book.cars[driver_id], self.now)
+            times = expected.seconds, expected.low_s, expected.high_s
         self.say(
             "offers",
             Offer(
@@ -305,7 +307,9 @@ class Desk:
                 ride.lat,
                 ride.lon,
                 round(metres, 1),
-                *(() if expected is None else (expected.seconds, expected.low_s, expected.high_s)),
+                *times,
+                ride.point,
+                ride.point_why,
             ),
         )
 
@@ -332,6 +336,8 @@ class Desk:
 
     def _accepted(self, ride: Ride, cause: str) -> None:
         car = self.book.cars[ride.driver_id]
+        spot = self.book.spots.get(ride.driver_id) if ride.policy == LINE else None
+        ride.from_line = "" if spot is None else spot.venue
         self.book.lose_spot(ride.driver_id)
         metres = distance_m(car.lat, car.lon, ride.lat, ride.lon)
         straight = takes = travel_ms(metres)
@@ -370,6 +376,8 @@ class Desk:
         car = self.book.cars.get(driver_id)
         if car is None or car.request_id != ride.request_id:
             return
+        if attempt == "completed":
+            self._give_ticket(ride, driver_id, car)
         car.request_id, car.free_since_ms = "", self.now
         if not car.online:
             self.forget(driver_id, "offline")
@@ -377,6 +385,16 @@ class Desk:
         if attempt in ("rejected", "expired") and self.config.decline_costs_place:
             self.book.lose_spot(driver_id)
         stand(self.book, self.venues, driver_id, self.now, self.config.pen_grace_ms)
+
+    def _give_ticket(self, ride: Ride, driver_id: str, car: Car) -> None:
+        """Let a driver come back in front whose trip from the line of a venue was short, and say so."""
+        ticket = ticket_for(self.venues, ride, car, self.now)
+        if ticket is None:
+            return
+        self.book.tickets[driver_id] = ticket
+        self.book.remind(ticket.until_ms + 1, Due.FORGET, f"t:{driver_id}", ticket.until_ms)
+        about = (driver_id, ticket.venue, self.region, ride.request_id)
+        self.say("tickets", Ticket(*about, ticket.until_ms, self.now))
 
     def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
         ride.attempt_revision += 1

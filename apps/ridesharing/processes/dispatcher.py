@@ -61,7 +61,9 @@ from millrace_apps.ridesharing.contracts.records import (
     Place,
     Release,
     Supply,
+    Ticket,
     Trip,
+    VenueShape,
     WindowReport,
 )
 from millrace_apps.ridesharing.eta.features import Driver, Sum
@@ -86,7 +88,7 @@ from millrace_apps.ridesharing.processes.reconcile import (
 )
 from millrace_apps.ridesharing.processes.riders import Asked
 from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, by_time, switch_of, tell_switches
-from millrace_apps.ridesharing.processes.venues import meet_at_point
+from millrace_apps.ridesharing.processes.venues import meet_at_point, tell_venues
 from millrace_apps.ridesharing.processes.window import (
     close_window,
     free_by_cell,
@@ -174,6 +176,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     journeys = side_output(Journey)
     pickups = side_output(PickUp)
     lines = side_output(LinePlace)
+    tickets = side_output(Ticket)
+    shapes = side_output(VenueShape)
     free = side_output(FreeCars)
     arrivals = side_output(Arrival)
     drives = side_output(Drive)
@@ -276,10 +280,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
             close_window(desk, self.policies.view(_latest_first), self.decide, named)
             after = now
-        if timer.name not in (_ARRIVALS, _DUE) and (
-            newest := tell_switches(desk, self.switches.view(by_time), self.told.value)
-        ):
-            self.told.value = newest
+        if timer.name not in (_ARRIVALS, _DUE):
+            if newest := tell_switches(desk, self.switches.view(by_time), self.told.value):
+                self.told.value = newest
+            tell_venues(desk)
         self._settle(book, ctx, after)
 
     def last_due(self, latest: int) -> int:
@@ -447,7 +451,7 @@ def _on_request(desk: Desk, event: RideRequest) -> None:
     ride.other, ride.marks = other, marks
     about = (event.request_id, desk.region, event.zone, kind, desk.now, pickup_at)
     desk.say("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
-    meet_at_point(desk, ride)
+    meet_at_point(desk, ride, event.pickup_point)
     desk.open_ride(ride)
 
 
@@ -557,6 +561,10 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         elif about.startswith("c:"):
             if book.ordered.get(about[2:]) == mark:
                 del book.ordered[about[2:]]
+        elif about.startswith("t:"):
+            ticket = book.tickets.get(about[2:])
+            if ticket is not None and ticket.until_ms == mark:
+                del book.tickets[about[2:]]
         else:
             book.closed.pop(about[2:], None)
     elif due == Due.LIFT:

@@ -74,6 +74,7 @@ def switch_of(control: Control, watermark: int, kept: Any, refused: str = "") ->
         action, value, driver_id = "pair", f"{control.stands}: rider {control.rider_id}", control.driver_id
     elif isinstance(control, SetVenue):
         cells = f"{len(control.zone)} cells, {len(control.pen)} of pen, {len(control.points)} points"
+        cells += ", short trips" if control.short_trip is not None else ""
         action, value = "venue", f"{control.name}: {cells}"
     elif isinstance(control, DropVenue):
         action, value = "venue", f"{control.name}: removed"

@@ -22,6 +22,7 @@ from millrace_apps.ridesharing.state.entries import (
     Due,
     Head,
     Ride,
+    ShortTripTicket,
     Spot,
     Wish,
     whole_second,
@@ -253,6 +254,11 @@ class Book:
         """How many of the rides look for a driver."""
         return self.head.searching
 
+    @property
+    def tickets(self) -> dict[str, ShortTripTicket]:
+        """Driver → what a short trip from the line of a venue has earned."""
+        return self.head.tickets
+
     def next_seq(self) -> int:
         """Count a journal entry or handover, and return the number of all so far."""
         self.head.seq += 1
@@ -449,7 +455,7 @@ class Book:
         """Whether nothing is kept that anything could come of."""
         head = self.head
         people = (self.cars, self.rides, self.closed, self.departed, self.off_line, self.said)
-        return not any((*people, head.blocked, head.blackouts, self.ordered, head.wishes))
+        return not any((*people, head.blocked, head.blackouts, self.ordered, head.wishes, head.tickets))
 
     def clear(self) -> None:
         """Forget the deadlines of what is over, and who asked for it."""

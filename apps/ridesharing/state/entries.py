@@ -9,6 +9,7 @@ import msgspec
 
 from millrace.time import NEVER
 from millrace_apps.ridesharing.contracts.events import VehicleClass
+from millrace_apps.ridesharing.contracts.records import PointWhy
 
 #: Classes by the numbers that they are kept by.
 _KINDS: Final[tuple[str, ...]] = get_args(VehicleClass)
@@ -90,12 +91,30 @@ class Spot(msgspec.Struct, array_like=True, gc=False):
         joined_ms: Since when, ms.
         zone: A zone of the venue (an H3 cell of resolution 7): whose region it is, the line is.
         away_ms: Since when the driver is out of the pen, or not free by the phone's word, ms; 0: neither.
+        ticket: Whether a short trip was before it: its turn comes before that of those without.
     """
 
     venue: str
     joined_ms: int
     zone: str
     away_ms: int = 0
+    ticket: bool = False
+
+
+class ShortTripTicket(msgspec.Struct, array_like=True, gc=False):
+    """What a driver has earned by a short trip from the line of a venue: to join it once in front.
+
+    Attributes:
+        venue: The venue.
+        zone: A zone of the venue, as of :class:`Spot`.
+        earned_ms: When the trip ended, ms.
+        until_ms: By when the driver must join, ms.
+    """
+
+    venue: str
+    zone: str
+    earned_ms: int
+    until_ms: int
 
 
 class Ride(msgspec.Struct, array_like=True):
@@ -139,6 +158,9 @@ class Ride(msgspec.Struct, array_like=True):
         other: The rider's open request in another region, as far as is known; empty: none.
         marks: How often that has changed.
         held_ms: Since when it waits for that, ms.
+        point: At a venue the name of the point of the pick-up; empty: none.
+        point_why: Why it is not the one that was asked for; empty: it is, or none was.
+        from_line: The venue in whose line the driver waited who has it; empty: none.
     """
 
     request_id: str
@@ -178,6 +200,9 @@ class Ride(msgspec.Struct, array_like=True):
     other: str = ""
     marks: int = 0
     held_ms: int = 0
+    point: str = ""
+    point_why: PointWhy = ""
+    from_line: str = ""
 
 
 class Closed(msgspec.Struct, array_like=True, gc=False):
@@ -229,6 +254,8 @@ class Head(msgspec.Struct, array_like=True):
         blocked: Driver → until when, ms.
         blackouts: Zone → until when, ms.
         wishes: Request of a neighbour → what is wished.
+        tickets: Driver → what a short trip has earned, wherever the car is.
+        shown: Venue → digest of how it was told last.
     """
 
     near: list[Deadline] = []
@@ -246,6 +273,8 @@ class Head(msgspec.Struct, array_like=True):
     blocked: dict[str, int] = {}
     blackouts: dict[str, int] = {}
     wishes: dict[str, Wish] = {}
+    tickets: dict[str, ShortTripTicket] = {}
+    shown: dict[str, int] = {}
 
 
 def whole_second(at_ms: int) -> int:

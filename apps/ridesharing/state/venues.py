@@ -6,13 +6,16 @@ holds, from its time on; what was to hold later is taken back by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import h3.api.basic_int as h3i
 import msgspec
 
-from millrace_apps.ridesharing.contracts.events import DropVenue, PickUpPoint, SetVenue
+from millrace.parts.contents import digest_of
+from millrace_apps.ridesharing.contracts.events import DropVenue, PickUpPoint, SetVenue, ShortTrip
+from millrace_apps.ridesharing.contracts.records import PointWhy
 from millrace_apps.ridesharing.processes.geo import cell_of, disk, distance_m
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, Regions, zone_name
 
@@ -20,6 +23,8 @@ from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, Regions
 MOST_VENUES: Final = 50
 #: The finest cells that a venue is made of.
 FINEST: Final = 13
+#: What is so near to the edge of a cell is not looked at, share of the way to its middle.
+_EDGE: Final = 0.001
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
@@ -29,11 +34,17 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
         zone: H3 cells of its requests.
         pen: H3 cells where drivers wait; none: there is no line.
         points: Where riders are picked up.
+        short_trip: Which trips are short; ``None``: none are.
     """
 
     zone: tuple[str, ...]
     pen: tuple[str, ...]
     points: tuple[PickUpPoint, ...]
+    short_trip: ShortTrip | None = None
+
+
+#: How a venue is that is none.
+NO_PLAN: Final = Plan((), (), ())
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):
@@ -84,7 +95,7 @@ def keep_venue(said: SetVenue | DropVenue, watermark: int, kept: Any, regions: R
     if known is None and not _has_room(kept, watermark):
         return f"{MOST_VENUES} venues are kept already"
     goes_on = bool(left) and left[-1].plan is not None
-    plan = Plan(tuple(said.zone), tuple(said.pen), tuple(said.points))
+    plan = Plan(tuple(said.zone), tuple(said.pen), tuple(said.points), said.short_trip)
     since = left[-1].since_ms if goes_on else from_ms
     kept.put(said.name, Venue((*left, Version(from_ms, since, plan))))
     return ""
@@ -106,15 +117,43 @@ def _is_wrong(said: SetVenue, regions: Regions) -> str:
     if None in cells:
         wrong = (*said.zone, *said.pen)[cells.index(None)]
         return f"{wrong!r} is no H3 cell of resolution {ZONE_RESOLUTION} to {FINEST}"
-    if len({regions.of_zone(name) for name in said.zone}) > 1:
-        return "the zone is in more than one region"
+    if len(parts := regions_of(regions, tuple(said.zone))) > 1:
+        return f"the zone is in more than one region ({', '.join(parts)}): make a venue of each part"
     if len({point.name for point in said.points}) < len(said.points):
         return "two points have one name"
     inside = _Area(said.zone)
     for point in said.points:
         if not inside.has(point.lat, point.lon):
             return f"point {point.name} is not in the zone"
+    short = said.short_trip
+    if short is not None and not (short.minutes or short.km):
+        return "a short trip has minutes, km or both: else every trip is one"
     return ""
+
+
+@functools.lru_cache(maxsize=256)
+def regions_of(regions: Regions, zone: tuple[str, ...]) -> list[str]:
+    """Return the regions that requests from a zone may belong to, in order.
+
+    A request belongs to the cell of resolution 7 that its place is in. A finer cell may reach out of the one
+    that it is counted to, so that it is asked for its middle, its corners and the middles of its edges.
+
+    Args:
+        regions: How the world is cut.
+        zone: Valid H3 cells of resolution 7 or finer.
+    """
+    found = {regions.of_zone(name) for name in zone}
+    if regions.is_one:
+        return sorted(found)
+    for cell in map(h3i.str_to_int, zone):
+        if h3i.get_resolution(cell) == ZONE_RESOLUTION:
+            continue
+        middle, corners = h3i.cell_to_latlng(cell), h3i.cell_to_boundary(cell)
+        for (a, b), (c, d) in zip(corners, (*corners[1:], corners[0]), strict=True):
+            for place in ((a, b), ((a + c) / 2, (b + d) / 2)):
+                lat, lon = (edge + (inner - edge) * _EDGE for edge, inner in zip(place, middle, strict=True))
+                found.add(regions.of_place(lat, lon))
+    return sorted(found)
 
 
 def _cell(name: str) -> int | None:
@@ -142,10 +181,13 @@ class _Area:
 
 
 class _Held(NamedTuple):
+    """A version of a venue; one that is no more has the home of the version before."""
+
     version: Version
     zone: _Area
     pen: _Area
     home: str
+    digest: int
 
 
 class Venues:
@@ -170,11 +212,12 @@ class Venues:
         self._near: dict[int, list[str]] = {}
         self._pens_near: dict[int, list[str]] = {}
         for name, venue in sorted(entries):
-            held = self._names[name] = []
-            for version in reversed(venue.versions):
-                plan = version.plan or Plan((), (), ())
-                home = zone_name(_parent(plan.zone[0])) if plan.zone else ""
-                held.append(_Held(version, _Area(plan.zone), _Area(plan.pen), home))
+            held, home = self._names.setdefault(name, []), ""
+            for version in venue.versions:
+                plan = version.plan or NO_PLAN
+                home = zone_name(_parent(plan.zone[0])) if plan.zone else home
+                about = _Area(plan.zone), _Area(plan.pen), home, digest_of(version)
+                held.insert(0, _Held(version, *about))
                 for near, cells in ((self._near, plan.zone), (self._pens_near, plan.pen)):
                     # A fine cell may reach out of the coarse one that it belongs to.
                     for cell in {one for name_of in cells for one in disk(_parent(name_of), 1)}:
@@ -213,16 +256,45 @@ class Venues:
             return False
         return bool(held.version.plan.pen) and held.version.since_ms <= since_ms
 
-    def point_for(self, lat: float, lon: float, at_ms: int) -> tuple[str, PickUpPoint | None]:
-        """Return the venue of a place at a time, and the open point of it that is nearest."""
+    def short_trip(self, name: str, at_ms: int) -> ShortTrip | None:
+        """Return which trips from the line of a venue are short at a time; ``None``: none are."""
+        held = self._at(name, at_ms)
+        return None if held is None or held.version.plan is None else held.version.plan.short_trip
+
+    def point_for(
+        self, lat: float, lon: float, at_ms: int, asked: str = ""
+    ) -> tuple[str, PickUpPoint | None, PointWhy]:
+        """Return the venue of a place at a time, where its riders are sent, and why not where they asked for.
+
+        That is the open point of the name that was asked for, else the open point that is nearest.
+
+        Args:
+            lat: Where the rider is, degrees.
+            lon: Where the rider is, degrees.
+            at_ms: The time, ms.
+            asked: Name of the point that the rider wants; empty: any.
+        """
         name = self.zone_of(lat, lon, at_ms)
         held = self._at(name, at_ms) if name else None
         if held is None or held.version.plan is None:
-            return name, None
-        is_open = [point for point in held.version.plan.points if point.is_open]
-        return name, min(
-            is_open, key=lambda p: (round(distance_m(lat, lon, p.lat, p.lon), 1), p.name), default=None
+            return name, None, "no_venue" if asked else ""
+        points = held.version.plan.points
+        named = next((point for point in points if point.name == asked), None)
+        if named is not None and named.is_open:
+            return name, named, ""
+        nearest = min(
+            (point for point in points if point.is_open),
+            key=lambda p: (round(distance_m(lat, lon, p.lat, p.lon), 1), p.name),
+            default=None,
         )
+        return name, nearest, "" if not asked else "unknown" if named is None else "closed"
+
+    def at(self, at_ms: int) -> Iterator[tuple[str, Version, str, int]]:
+        """Yield how each venue is at a time: its name, what is so, a zone of its own, and a digest of it."""
+        for name in self._names:
+            held = self._at(name, at_ms)
+            if held is not None:
+                yield name, held.version, held.home, held.digest
 
     def _at(self, name: str, at_ms: int) -> _Held | None:
         return next((one for one in self._names.get(name, ()) if one.version.from_ms <= at_ms), None)

@@ -163,6 +163,7 @@ class Evidence:
         margin_ms: What arrived within so long after an event may have been read before it, ms; -1: arrivals
             are batches, and of one batch all are read at once.
         future_ms: What is further ahead of its arrival is no event, ms; ``None``: anything is one.
+        begin_ms: Of what happened before nothing may have been read, ms.
 
     Attributes:
         unreadable: Stream → messages that are no events: the app has dead letters of them.
@@ -182,6 +183,7 @@ class Evidence:
     bound_ms: int = 0
     margin_ms: int = 0
     future_ms: int | None = None
+    begin_ms: int = NEVER
 
     def __post_init__(self) -> None:
         self.unreadable: Counter[str] = Counter()

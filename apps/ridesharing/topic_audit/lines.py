@@ -2,24 +2,26 @@
 
 Of a driver it is said since when the driver may have waited at the earliest, and since when surely. Where
 something may have come late, was said at a moment that nobody outside knows, or went from region to region,
-the two differ or the driver may or may not wait; nothing is a violation that can be explained by that.
+the two differ or the driver may or may not wait; nothing is a violation that can be explained by that. So it
+is with tickets of short trips: a driver has one, has none, or may have one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import h3.api.basic_int as h3i
 
-from millrace_apps.ridesharing.contracts.events import RideRequest, SetVenue
+from millrace_apps.ridesharing.contracts.events import Progress, RideRequest, SetVenue, ShortTrip
+from millrace_apps.ridesharing.contracts.records import Trip
 from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
-from millrace_apps.ridesharing.topic_audit.evidence import NEVER, Evidence, KeptVenue
+from millrace_apps.ridesharing.topic_audit.evidence import NEVER, Evidence, KeptVenue, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
-from millrace_apps.ridesharing.topic_audit.steps import Commitment
+from millrace_apps.ridesharing.topic_audit.steps import EVER, Commitment
 
 #: After a handover, and where there are regions, nobody surely waits before so long has passed, ms.
 _SETTLES_MS: Final = 60_000
@@ -28,7 +30,14 @@ _SURELY_M: Final = 100.0
 #: Silences are looked at by whole seconds, ms.
 _SECOND_MS: Final = 2_000
 
+#: Straight lines are told to a tenth of a metre, and positions to less than so much, metres.
+_ROUNDING_M: Final = 1.0
+#: A cell is looked at so near to its edge, share of the way from its middle.
+_NEARLY: Final = 0.999
+
 Waits = Literal["no", "maybe", "yes"]
+#: Request, attempt and driver.
+Attempted = tuple[str, int, str]
 
 
 class _Area:
@@ -65,11 +74,14 @@ class VenuesSaid:
             plans = self._plans[name] = []
             for said in words:
                 event = said.event if isinstance(said.event, SetVenue) else None
-                if event is not None and not _can_be(event, regions):
+                is_one = "yes" if event is None else _can_be(event, regions)
+                if is_one == "no":
                     continue
+                if is_one == "maybe":  # refused, unless regions were others when it was said
+                    said = replace(said, sure_ms=EVER)
                 # What was to hold later is taken back by what is said last.
                 plans[:] = [one for one in plans if one.said.from_ms < said.from_ms or one.said is said]
-                goes_on = bool(plans) and plans[-1].event is not None
+                goes_on = bool(plans) and plans[-1].event is not None and plans[-1].said.sure_ms < EVER
                 since = plans[-1].since_ms if goes_on else said.sure_ms
                 zone, pen = (_Area(event.zone), _Area(event.pen)) if event else (_Area(()), _Area(()))
                 plans.append(_Plan(said, event, zone, pen, since))
@@ -100,26 +112,50 @@ class VenuesSaid:
         """Return when venues become others, from when to when that is not sure, ms."""
         return [(one.said.from_ms, one.said.sure_ms) for plans in self._plans.values() for one in plans]
 
-    def meeting_places(self, request: RideRequest) -> set[tuple[float, float]]:
-        """Return where drivers may be told to meet the rider of a request, degrees."""
+    def meeting_places(self, request: RideRequest) -> dict[tuple[float, float], set[str]]:
+        """Return where drivers may be told to meet the rider of a request, degrees, and what it is called."""
         asked = (request.pickup_lat, request.pickup_lon)
         name, sure = self.where("zone", *asked, request.event_time_ms)
-        found = set() if name and sure else {asked}
+        found: dict[tuple[float, float], set[str]] = {} if name and sure else {asked: {""}}
         for plan in self.at(name, request.event_time_ms) if name else ():
             points = [p for p in plan.event.points if p.is_open] if plan is not None and plan.event else []
-            away = {(p.lat, p.lon): round(distance_m(*asked, p.lat, p.lon), 1) for p in points}
-            found |= {place for place, metres in away.items() if metres == min(away.values())} or {asked}
+            named = [p for p in points if p.name == request.pickup_point]
+            away = {p: round(distance_m(*asked, p.lat, p.lon), 1) for p in named or points}
+            for point, metres in away.items():
+                if metres == min(away.values()):
+                    found.setdefault((point.lat, point.lon), set()).add(point.name)
+            if not points:
+                found.setdefault(asked, set()).add("")
         return found
 
 
-def _can_be(said: SetVenue, regions: Any) -> bool:
+def _can_be(said: SetVenue, regions: Any) -> Waits:
+    """Return whether what is said is a venue; ``maybe``: with other regions it is one."""
     try:
         parts = {regions.of_zone(cell) for cell in said.zone}
         fine = all(h3i.get_resolution(h3i.str_to_int(c)) >= ZONE_RESOLUTION for c in said.pen)
     except (ValueError, OverflowError):
-        return False
-    zone = _Area(said.zone)
-    return len(parts) == 1 and fine and all(zone.has(p.lat, p.lon) for p in said.points)
+        return "no"
+    if not regions.is_one:
+        parts |= {regions.of_place(*place) for cell in said.zone for place in _within(cell)}
+    zone, short = _Area(said.zone), said.short_trip
+    fine = fine and (short is None or short.minutes > 0 or short.km > 0)
+    if not fine or not all(zone.has(p.lat, p.lon) for p in said.points):
+        return "no"
+    return "yes" if len(parts) == 1 else "maybe"
+
+
+def _within(name: str) -> Iterable[tuple[float, float]]:
+    """Return places of a cell that is finer than those that requests are counted to, near to its edge."""
+    cell = h3i.str_to_int(name)
+    if h3i.get_resolution(cell) == ZONE_RESOLUTION:
+        return
+    lat, lon = h3i.cell_to_latlng(cell)
+    corners = h3i.cell_to_boundary(cell)
+    for n, (north, east) in enumerate(corners):
+        for share in (0.0, 0.5):
+            edge = north + share * (corners[n - 1][0] - north), east + share * (corners[n - 1][1] - east)
+            yield lat + _NEARLY * (edge[0] - lat), lon + _NEARLY * (edge[1] - lon)
 
 
 @dataclass(slots=True)
@@ -133,6 +169,102 @@ class _Place:
     late_ms: int = 0
     away_ms: int = 0
     heard_ms: int = NEVER
+    #: Whether the driver has joined with a ticket, and until when that is so whenever it was, ms.
+    ticket: Waits = "no"
+    ticket_ms: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """What a short trip has earned: from when on, and until when surely and at most, ms."""
+
+    venue: str
+    earned_ms: int
+    sure_ms: int
+    until_ms: int
+    is_sure: bool
+
+
+def _ends_by(said: Progress, one: Commitment) -> bool:
+    """Return whether a commitment ends by a driver's report."""
+    ends = ("finished", one.driver_id, one.ends_ms)
+    return (said.stage, said.driver_id, said.event_time_ms) == ends
+
+
+class _Short:
+    """Says which trips from lines were short, and what they have earned.
+
+    Args:
+        evidence: What was read; closed.
+        venues: The venues.
+        whereabouts: Where cars were.
+        accepts: Attempt → when the driver has said yes, ms.
+    """
+
+    def __init__(
+        self, evidence: Evidence, venues: VenuesSaid, whereabouts: Whereabouts,
+        accepts: Mapping[Attempted, int],
+    ) -> None:  # fmt: skip
+        self._venues, self._whereabouts, self._accepts = venues, whereabouts, accepts
+        self._progress = evidence.progress
+        self._ends: dict[Attempted, Trip] = {
+            (s.request_id, s.attempt, s.driver_id): s
+            for s in evidence.trips if s.state == "completed" and s.before == "in_progress"
+        }  # fmt: skip
+        self._pickups = {(o.request_id, o.attempt): (o.pickup_lat, o.pickup_lon) for o in evidence.offers}
+
+    def from_line(self, one: Commitment, place: _Place) -> Waits:
+        """Return whether an offer is one to a driver in line, by the place before it."""
+        pickup = self._pickups.get((one.request_id, one.attempt))
+        if pickup is None or not one.by_offer or place.waits == "no":
+            return "no"
+        venue, sure = self._venues.where("zone", *pickup, one.begins_ms)
+        if venue != place.venue:
+            return "no"
+        return "yes" if sure and place.waits == "yes" else "maybe"
+
+    def earned(self, one: Commitment, venue: str, taken: Waits) -> _Ticket | None:
+        """Return what the driver has earned where a commitment ends; ``None``: surely nothing.
+
+        Args:
+            one: The commitment.
+            venue: In whose line the driver was when it began.
+            taken: Whether that was so.
+        """
+        attempt = (one.request_id, one.attempt, one.driver_id)
+        accepted, end = self._accepts.get(attempt), self._ends.get(attempt)
+        if taken == "no" or accepted is None or end is None or end.at_ms != one.ends_ms:
+            return None
+        plans = self._venues.at(venue, end.at_ms)
+        rules = [p.event.short_trip if p is not None and p.event and p.event.pen else None for p in plans]
+        shorts = [self._is_short(rule, one, end.at_ms - accepted) for rule in rules]
+        lengths = [int(r.back_minutes * 60_000) for r in rules if r is not None]
+        if all(short == "no" for short in shorts):
+            return None
+        stood = all(p is not None and p.since_ms <= accepted for p in plans)
+        sure = taken == "yes" and stood and all(short == "yes" for short in shorts)
+        until = end.at_ms + min(lengths), end.at_ms + max(lengths)
+        return _Ticket(venue, end.at_ms, *until, sure)
+
+    def _is_short(self, rule: ShortTrip | None, one: Commitment, took_ms: int) -> Waits:
+        if rule is None or (rule.minutes and took_ms > rule.minutes * 60_000):
+            return "no"
+        if not rule.km:
+            return "yes"
+        known = [
+            (said.event.lat, said.event.lon)
+            for said in self._progress.get(one.request_id, ())
+            if said.sure and _ends_by(said.event, one)
+        ] or [
+            (sign.lat, sign.lon)
+            for sign in self._whereabouts.known(one.driver_id, one.ends_ms)
+            if sign.lat is not None and sign.lon is not None
+        ]  # fmt: skip
+        pickup, most = self._pickups[one.request_id, one.attempt], rule.km * 1_000
+        ways = [distance_m(*pickup, *place) for place in known]
+        if ways and max(ways) <= most - _ROUNDING_M:
+            return "yes"
+        return "no" if ways and min(ways) > most + _ROUNDING_M else "maybe"
 
 
 class _Driver:
@@ -140,9 +272,12 @@ class _Driver:
 
     def __init__(
         self, evidence: Evidence, venues: VenuesSaid, driver_id: str, own: Sequence[Commitment],
-        accepts: dict[tuple[str, int, str], int],
+        accepts: Mapping[Attempted, int], short: _Short,
     ) -> None:  # fmt: skip
-        self._accepts = accepts
+        self._accepts, self._short = accepts, short
+        #: What the driver has earned and may not have spent; and in whose line the last offer was made.
+        self._tickets: list[_Ticket] = []
+        self._taken: tuple[str, Waits] = ("", "no")
         self._evidence, self._config, self._venues = evidence, evidence.config, venues
         self._now = _Place(NEVER)
         self._bound = self._off = False
@@ -222,6 +357,7 @@ class _Driver:
             now.waits = "no" if now.waits == "no" else "maybe"
         elif what == "begins":
             self._bound = True
+            self._taken = now.venue, self._short.from_line(about, now)
         elif what == "accepted":
             now.waits, now.away_ms = "no", 0
         elif what == "ends":
@@ -241,6 +377,10 @@ class _Driver:
     def _end(self, at: int, one: Commitment) -> None:
         self._bound = False
         now, accepted = self._now, self._accepted(one) is not None
+        if earned := self._short.earned(one, *self._taken):
+            # Of one driver one ticket is kept, the newest.
+            kept = [] if earned.is_sure else [replace(t, is_sure=False) for t in self._tickets]
+            self._tickets = [*kept, earned]
         lets_go = accepted or (one.lost and self._config.decline_costs_place)
         busy = any(
             a.event.reason == "busy" and a.event.driver_id == one.driver_id and a.event.event_time_ms <= at
@@ -248,6 +388,11 @@ class _Driver:
         )
         if lets_go:
             now.waits, now.away_ms = "no", 0
+        for said in self._evidence.progress.get(one.request_id, ()):
+            if _ends_by(said.event, one):
+                # Where the trip has ended is known by that; it is a sign of life, too.
+                self._fix = (said.event.lat, said.event.lon, True, False)
+                now.heard_ms = max(now.heard_ms, at)
         if accepted or busy:
             # The book and the phone may say otherwise until the next position that goes on.
             self._hazy_ms = at + self._config.refresh_ms + _SECOND_MS
@@ -269,8 +414,20 @@ class _Driver:
                 now.venue, now.early_ms, now.away_ms = venue, at, 0
                 here = sure and self._config.regions.is_one
                 now.waits, now.late_ms = ("yes", at) if here else ("maybe", at)
-            elif now.waits == "maybe" and sure and at - now.early_ms >= self._settles_ms:
+                now.ticket, now.ticket_ms = self._ticket_at(venue, at)
+                self._spend(surely=here)
+                if at - self._evidence.begin_ms <= max(self._config.ttl_ms, self._config.pen_grace_ms):
+                    now.early_ms = NEVER  # the driver may have waited before anything was read
+            elif now.waits == "maybe" and self._ticket_at(venue, at)[0] != "no" and now.ticket == "no":
+                now.ticket = "maybe"  # the place may have been lost, and the driver have joined anew
+                self._spend(surely=False)
+            if now.waits == "maybe" and sure and at - now.early_ms >= self._settles_ms:
                 now.waits, now.late_ms = "yes", at
+                if now.ticket != "no":
+                    now.ticket = "yes" if at <= now.ticket_ms else "maybe"
+                    self._spend(surely=now.ticket == "yes")
+            if now.waits == "yes":
+                now.ticket_ms = NEVER
             if sure:
                 now.away_ms = 0
             elif now.away_ms:
@@ -281,19 +438,46 @@ class _Driver:
             else:
                 now.waits = "maybe"
 
+    def _ticket_at(self, venue: str, at: int) -> tuple[Waits, int]:
+        """Return whether the driver joins the line of a venue with a ticket, and until when that is sure."""
+        may_be = [t for t in self._tickets if t.venue == venue and t.earned_ms <= at <= t.until_ms]
+        if not may_be:
+            return ("maybe" if self._earned_before(venue, at) else "no"), NEVER
+        newest = self._tickets[-1]
+        if newest.is_sure and newest in may_be and at <= newest.sure_ms:
+            return "yes", newest.sure_ms
+        return "maybe", NEVER
+
+    def _earned_before(self, venue: str, at: int) -> bool:
+        """Return whether a ticket may hold that was earned before anything was read."""
+        since_ms = at - self._evidence.begin_ms
+        rules = [p.event.short_trip for p in self._venues.at(venue, at) if p is not None and p.event]
+        return any(rule is not None and since_ms <= rule.back_minutes * 60_000 for rule in rules)
+
+    def _spend(self, *, surely: bool) -> None:
+        """Take what the driver had earned for spent, where a ticket counted; it may have been, or surely."""
+        if self._now.ticket == "no":
+            return
+        here = self._now.venue
+        self._tickets = [t for t in self._tickets if t.venue != here] if surely else [
+            replace(t, is_sure=False) for t in self._tickets
+        ]  # fmt: skip
+
     @property
     def _settles_ms(self) -> int:
         return 0 if self._config.regions.is_one else _SETTLES_MS
 
 
 def check_lines(
-    evidence: Evidence, venues: VenuesSaid, commitments: Sequence[Commitment], since_ms: int, found: Findings
-) -> int:
+    evidence: Evidence, venues: VenuesSaid, whereabouts: Whereabouts, commitments: Sequence[Commitment],
+    since_ms: int, found: Findings,
+) -> int:  # fmt: skip
     """Find offers at venues out of turn, and offers from elsewhere to who waits; return offers in turn.
 
     Args:
         evidence: What was read; closed.
         venues: The venues.
+        whereabouts: Where cars were.
         commitments: What bound drivers.
         since_ms: Offers before then are not judged.
         found: Takes the violations.
@@ -306,8 +490,9 @@ def check_lines(
     accepts = {
         (s.request_id, s.attempt, s.driver_id): s.at_ms for s in evidence.trips if s.state == "accepted"
     }
+    short = _Short(evidence, venues, whereabouts, accepts)
     drivers = {
-        name: _Driver(evidence, venues, name, by_driver.get(name, ()), accepts)
+        name: _Driver(evidence, venues, name, by_driver.get(name, ()), accepts, short)
         for name in sorted(_who_waits(evidence, venues))
     }
     served = 0
@@ -336,17 +521,25 @@ def check_lines(
                 other.waits == "yes"
                 and other.venue == venue
                 and not other.away_ms
-                and (place.waits == "no" or place.venue != venue or other.late_ms < place.early_ms)
+                and (place.waits == "no" or place.venue != venue or _comes_before(other, place))
             )
             if (
                 name != offer.driver_id
                 and ahead
                 and _could_be_asked(evidence, by_driver.get(name, ()), name, offer)
             ):
-                waited = f"{name} waits since {(now - other.late_ms) / 1_000:.1f} s before"
+                back = " and came back from a short trip" if other.ticket == "yes" else ""
+                waited = f"{name} waits since {(now - other.late_ms) / 1_000:.1f} s before{back}"
                 found.add("out_of_turn", now, waited, **about)
                 break
     return served
+
+
+def _comes_before(one: _Place, other: _Place) -> bool:
+    """Return whether a place in a line surely comes before another one of it."""
+    if one.ticket == "yes" and other.ticket == "no":
+        return True
+    return (one.ticket == "yes" or other.ticket == "no") and one.late_ms < other.early_ms
 
 
 def _who_waits(evidence: Evidence, venues: VenuesSaid) -> list[str]:

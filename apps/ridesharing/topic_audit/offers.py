@@ -57,7 +57,7 @@ def check_offers(
     for offer in evidence.offers:
         if offer.event_time_ms >= since_ms and offer.request_id not in earlier:
             _check(evidence, whereabouts, venues, offer, figures, found)
-    figures.from_lines = check_lines(evidence, venues, commitments, since_ms, found)
+    figures.from_lines = check_lines(evidence, venues, whereabouts, commitments, since_ms, found)
     _check_overlaps(commitments, found)
     _check_apart(evidence, [one for one in commitments if one.begins_ms >= since_ms], found)
     _check_cooling(evidence, commitments, found)
@@ -97,10 +97,12 @@ def _check(
         add("no_request", "there is no such request on the topic")
         return
     request = asked.event
-    place = (offer.pickup_lat, offer.pickup_lon)
-    if place not in venues.meeting_places(request):
+    names = venues.meeting_places(request).get((offer.pickup_lat, offer.pickup_lon))
+    if names is None:
         away = distance_m(offer.pickup_lat, offer.pickup_lon, request.pickup_lat, request.pickup_lon)
         add("pick_up", f"{away:,.0f} m from where the rider is")
+    elif offer.pickup_point and offer.pickup_point not in names:
+        add("pick_up", f"told as {offer.pickup_point}; it is {' or '.join(sorted(names)) or 'no point'}")
     _check_fit(evidence, offer, request, add)
 
 

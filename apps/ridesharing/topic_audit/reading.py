@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from millrace.operations.reading import Stored, read_topics
 from millrace.time import ms
 from millrace_apps.ridesharing.contracts.events import CLOCKS, INPUTS
-from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
+from millrace_apps.ridesharing.topic_audit.evidence import NEVER, OUTPUTS, Evidence
 
 if TYPE_CHECKING:
     from millrace_apps.ridesharing.settings import RidesharingSettings
@@ -27,7 +27,8 @@ def read_evidence(
 
     Args:
         settings: The app's settings: broker, topics, how it dispatches, how late events may be.
-        since_ms: What is judged begins then: records from two hours before are read, UTC ms; ``None``: all.
+        since_ms: What is judged begins then: records from two hours before are read, and of what holds in all
+            regions, those of venues for example, all; UTC ms. ``None``: all.
         margin_ms: Records that came within so long may have been read in another order, ms.
         control_ms: When what holds in all regions was said, UTC ms: where events are simulated their topics
             have the simulation's times, and the control topic the broker's. ``None``: when it arrived.
@@ -46,6 +47,7 @@ def read_evidence(
         bound_ms=ms(settings.stream.out_of_orderness),
         margin_ms=margin_ms,
         future_ms=ms(settings.stream.max_future_skew),
+        begin_ms=NEVER if since_ms is None else since_ms - LOOK_BACK_MS,
     )
 
     def take(record: Stored) -> None:
@@ -60,5 +62,6 @@ def read_evidence(
         take,
         from_ms=None if since_ms is None else since_ms - LOOK_BACK_MS,
         needed=[name for name, stream in names.items() if stream in CLOCKS],
+        whole=[settings.topics.control],
     )
     return evidence

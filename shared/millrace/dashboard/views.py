@@ -239,7 +239,7 @@ class MarkKind(msgspec.Struct, frozen=True):
     """
 
     name: str
-    shape: Literal["circle", "ring", "diamond", "up", "down", "square", "cross"]
+    shape: Literal["circle", "ring", "diamond", "up", "down", "square", "cross", "star"]
     tone: Literal["s0", "s1", "s2", "s3", "s4", "ink", "soft", "bad"]
 
 
@@ -253,6 +253,7 @@ class Mark(msgspec.Struct, frozen=True):
         kind: Number of its kind.
         label: What is said of it.
         key: The key whose detail it leads to; empty: none.
+        text: What is written beside it; empty: nothing.
     """
 
     id: str
@@ -261,6 +262,25 @@ class Mark(msgspec.Struct, frozen=True):
     kind: int
     label: str
     key: str = ""
+    text: str = ""
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """The edge of a place on a map, drawn above its areas.
+
+    Attributes:
+        id: Its identity on the map.
+        kind: How it looks: ``zone``, a broken line, or ``pen``, a full one around a shade.
+        rings: Closed lines, longitude and latitude; what is within two is a hole.
+        label: What is said of it.
+        text: What is written into it; empty: nothing.
+    """
+
+    id: str
+    kind: Literal["zone", "pen"]
+    rings: Sequence[Sequence[tuple[float, float]]]
+    label: str
+    text: str = ""
 
 
 class AreaMap(msgspec.Struct, frozen=True, tag="map", kw_only=True):
@@ -276,6 +296,7 @@ class AreaMap(msgspec.Struct, frozen=True, tag="map", kw_only=True):
         since_ms: The oldest moment that can be shown.
         until_ms: The newest one.
         step_ms: Steps between them; 0: no other can be shown.
+        outlines: Places with an edge of their own, at the moment that is shown.
     """
 
     layers: tuple[Layer, ...]
@@ -287,6 +308,7 @@ class AreaMap(msgspec.Struct, frozen=True, tag="map", kw_only=True):
     since_ms: int = 0
     until_ms: int = 0
     step_ms: int = 0
+    outlines: Sequence[Outline] = ()
 
 
 class Note(msgspec.Struct, frozen=True, tag="note"):

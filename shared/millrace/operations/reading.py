@@ -43,6 +43,7 @@ def read_topics(
     *,
     from_ms: int | None = None,
     needed: Collection[str] = (),
+    whole: Collection[str] = (),
     quiet_s: float = 20.0,
 ) -> None:
     """Read all records of topics up to where these end now; what stood later in the list may end later.
@@ -56,6 +57,7 @@ def read_topics(
         take: Called with each record, committed ones only.
         from_ms: Records of this time and later, UTC ms; ``None``: all.
         needed: Those that must exist.
+        whole: Those of which all records are read that are left, of any time: what they say holds on.
         quiet_s: So long nothing may come before the end is reached, seconds.
 
     Raises:
@@ -83,7 +85,7 @@ def read_topics(
     )
     try:
         places = [(name, n) for name in topics for n in range(partitions.get(name, 0))]
-        begins, ends = _bounds(consumer, places, from_ms)
+        begins, ends = _bounds(consumer, places, from_ms, whole)
         _read(consumer, begins, ends, take, quiet_s)
     except KafkaException as error:
         raise NoBroker(f"topics cannot be read from {bootstrap}: {error.args[0].str()}") from None
@@ -92,7 +94,7 @@ def read_topics(
 
 
 def _bounds(
-    consumer: Any, places: Sequence[tuple[str, int]], from_ms: int | None
+    consumer: Any, places: Sequence[tuple[str, int]], from_ms: int | None, whole: Collection[str]
 ) -> tuple[_Offsets, _Offsets]:
     """Return where to begin and end in each partition, in their order; those without records are left out."""
     from confluent_kafka import TopicPartition
@@ -100,14 +102,15 @@ def _bounds(
     begins, ends = _Offsets(), _Offsets()
     for place in places:
         low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)
-        if low and from_ms is None:
+        if low and from_ms is None and place[0] not in whole:
             raise UserError(
                 f"the first {low:,} records of {place[0]} are deleted: say with --since what is to be judged"
             )
         if high > low:
             begins[place], ends[place] = low, high
-    if from_ms is not None and begins:
-        asked = [TopicPartition(*place, max(0, from_ms)) for place in begins]
+    later = [place for place in begins if place[0] not in whole]
+    if from_ms is not None and later:
+        asked = [TopicPartition(*place, max(0, from_ms)) for place in later]
         for found in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
             place = (found.topic, found.partition)
             if 0 < begins[place] == found.offset:

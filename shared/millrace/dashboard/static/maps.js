@@ -11,6 +11,7 @@ const shapes = {
   down: "M0 6L5.5-4.5H-5.5Z",
   square: "M-4.2-4.2H4.2V4.2H-4.2Z",
   cross: "M-4.5-4.5L4.5 4.5M4.5-4.5L-4.5 4.5",
+  star: "M0-6.5L1.9-2.2L6.4-2L2.9 1L4 5.5L0 3L-4 5.5L-2.9 1L-6.4-2L-1.9-2.2Z",
 };
 const hollow = new Set(["ring", "cross"]);
 
@@ -30,8 +31,8 @@ export function drawMap(view, context) {
 
 function makeMap([W, H]) {
   const state = { layer: 0, hidden: new Set(), view: null, context: null, playing: 0, zoom: 1, x: 0, y: 0 };
-  const areas = svg("g", {}), marks = svg("g", {}), scale = svg("g", { class: "scale" });
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" }, areas, marks, scale);
+  const areas = svg("g", {}), outlines = svg("g", {}), marks = svg("g", {}), scale = svg("g", { class: "scale" });
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" }, areas, outlines, marks, scale);
   const layers = el("div", { class: "tabs", role: "group", "aria-label": "Areas by" });
   const said = el("p", { class: "about" });
   const shades = el("ul", { class: "shades" }), kinds = el("ul", { class: "kinds" });
@@ -65,12 +66,13 @@ function makeMap([W, H]) {
     for (const node of [layers, said, shades, more]) node.hidden = view.layers.length === 0;
     const place = placed(view.box, W, H, state);
     if (view.layers.length) paint(place);
+    outlines.replaceChildren(...(view.outlines ?? []).flatMap((one) => outlined(one, place)));
     move(place);
     drawScale(scale, view.box, place, H);
     replay.show(view, context);
     fillTable();
     const counts = view.kinds.map((kind, n) => `${view.marks.filter((m) => m.kind === n).length} ${kind.name}`);
-    picture.setAttribute("aria-label", `${context.title ?? "map"} at ${time(view.at_ms)}: ${view.layers.length ? `${view.areas.length} cells by ${view.layers[state.layer].name}; ` : ""}${counts.join(", ")}`);
+    picture.setAttribute("aria-label", `${context.title ?? "map"} at ${time(view.at_ms)}: ${view.layers.length ? `${view.areas.length} cells by ${view.layers[state.layer].name}; ` : ""}${[...counts, ...(view.outlines ?? []).filter((one) => one.kind === "pen").map((one) => one.label)].join(", ")}`);
   }
 
   function paint(place) {
@@ -102,7 +104,7 @@ function makeMap([W, H]) {
       const kind = view.kinds[mark.kind], [x, y] = place(mark.lon, mark.lat);
       let one = there.get(mark.id);
       if (!one) {
-        one = svg("g", {}, svg("path", {}), svg("title", {}));
+        one = svg("g", {}, svg("path", {}), ...(mark.text ? [svg("text", { x: 8, y: 4 })] : []), svg("title", {}));
         one.addEventListener("click", () => { if (one.key && state.context.link) location.hash = state.context.link(one.key); });
         there.set(mark.id, one);
         marks.append(one);
@@ -112,6 +114,7 @@ function makeMap([W, H]) {
       one.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
       one.style.display = state.hidden.has(kind.name) ? "none" : "";
       one.firstChild.setAttribute("d", shapes[kind.shape]);
+      if (one.children.length > 2) one.children[1].textContent = mark.text ?? "";
       one.lastChild.textContent = mark.label;
     }
     for (const [id, one] of there) if (!seen.has(id)) { one.remove(); there.delete(id); }
@@ -136,6 +139,18 @@ function makeMap([W, H]) {
   }
 
   return { box, show };
+}
+
+// The edge of a place, and what is written into it.
+function outlined(one, place) {
+  const rings = one.rings.map((ring) => ring.map((p) => place(p[0], p[1])));
+  const d = rings.map((ring) => `M${ring.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L")}Z`).join("");
+  const edge = svg("path", { class: `outline ${one.kind}`, d, "fill-rule": "evenodd" }, svg("title", {}, one.label));
+  if (!one.text) return [edge];
+  const [xs, ys] = [0, 1].map((n) => rings.flat().map((p) => p[n]));
+  const x = (Math.min(...xs) + Math.max(...xs)) / 2;
+  const y = one.kind === "zone" ? Math.min(...ys) - 4 : (Math.min(...ys) + Math.max(...ys)) / 2 + 4;
+  return [edge, svg("text", { class: "outlined", x: x.toFixed(1), y: y.toFixed(1) }, svg("title", {}, one.label), one.text)];
 }
 
 // The moment that is shown, and the way to others.

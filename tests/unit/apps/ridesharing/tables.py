@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h3
 
@@ -19,6 +19,8 @@ from millrace_apps.ridesharing.contracts.records import (
     Place,
     Supply,
     Trip,
+    VenuePoint,
+    VenueShape,
     Violation,
     WindowReport,
 )
@@ -174,11 +176,33 @@ def in_line(until_ms: int) -> list[LinePlace]:
     return found
 
 
+def venue_shapes(until_ms: int) -> list[VenueShape]:
+    """An airport whose second door opens 20 min before the end, and a station that is closed then."""
+    zone = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.77, -122.42, 9), 1))]
+    pen = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.765, -122.42, 10), 1))]
+    pen += map(str, h3.grid_disk(h3.latlng_to_cell(37.762, -122.42, 11), 1))
+    late = until_ms - 20 * MINUTE
+    found = []
+    for from_ms, is_open in ((START_MS - HOUR, False), (late, True)):
+        doors = [VenuePoint("door 1", 37.77, -122.42, True), VenuePoint("door <2>", 37.771, -122.42, is_open)]
+        found.append(VenueShape("airport", "north", from_ms, zone, pen, doors, from_ms))
+    station = [*map(str, h3.grid_disk(h3.latlng_to_cell(37.78, -122.43, 10), 1))]
+    return [
+        *found,
+        VenueShape("station", "north", START_MS - HOUR, station, station, [], START_MS),
+        VenueShape("station", "north", late, [], [], [], late),
+    ]
+
+
 def sent_to_points(of: list[Trip]) -> list[PickUp]:
     """Every third of some riders is sent to door 1, the others to door 2."""
     first = [t for t in of if t.revision == 0][:30]
     at = ("airport", "door 1", 52.5, 13.4, 60.0), ("airport", "door 2", 52.5, 13.5, 30.0)
-    return [PickUp(t.request_id, t.rider_id, t.region, *at[n % 3 > 0], t.at_ms) for n, t in enumerate(first)]
+    asked: tuple[tuple[Any, ...], ...] = (("door 1", ""), ("", ""), ("the moon", "unknown"))
+    return [
+        PickUp(t.request_id, t.rider_id, t.region, *at[n % 3 > 0], t.at_ms, *asked[n % 3])
+        for n, t in enumerate(first)
+    ]
 
 
 def rides_folder(root: Path, *, violations: int = 2) -> RidesRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,13 +22,23 @@ from millrace.dashboard.page import ActionRefused
 from millrace.dashboard.views import AreaMap, Note, Numbers, Table
 from millrace_apps.ridesharing.app import app as ridesharing
 from millrace_apps.ridesharing.contracts.events import Command, Control, SetPolicy, SetSurgeCap
-from millrace_apps.ridesharing.contracts.records import Operation
+from millrace_apps.ridesharing.contracts.records import LinePlace, Operation, VenuePoint, VenueShape
 from millrace_apps.ridesharing.dashboard import city as dashboard_city
 from millrace_apps.ridesharing.dashboard import page as dashboard
 from millrace_apps.ridesharing.dashboard.data import trips
+from millrace_apps.ridesharing.dashboard.venues import MOST_CORNERS, Shape, Shapes, edges
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL
-from tests.unit.apps.ridesharing.tables import EVIL, MINUTE, REGIONS, START_MS, RidesRecords, rides_folder
+from tests.unit.apps.ridesharing.tables import (
+    EVIL,
+    HOUR,
+    MINUTE,
+    REGIONS,
+    START_MS,
+    RidesRecords,
+    rides_folder,
+    venue_shapes,
+)
 from tests.unit.millrace.dashboard.cases import (
     Clock,
     check_panels,
@@ -132,6 +142,7 @@ def test_pick_up_points_say_how_many_riders_were_sent_there(world: World) -> Non
     found = shown(data, "points")
     assert isinstance(found, Table)
     assert [row[:4] for row in found.rows] == [["airport", "door 1", 10, 60], ["airport", "door 2", 20, 30]]
+    assert [row[7:] for row in found.rows] == [[10, 0], [0, 10]]
 
 
 def test_the_headline_is_what_the_last_revisions_say(world: World) -> None:
@@ -282,6 +293,105 @@ def test_a_request_and_a_driver_are_found(world: World) -> None:
 # -- the city --------------------------------------------------------------------------------------
 
 
+def test_venues_are_drawn_with_their_lines_as_of_the_moment(own: World) -> None:
+    """Three wait at the airport at the end; the station was there until 20 min before."""
+    data, records, clock = own
+    until = records.until_ms
+    assert not dashboard_city.city_map(data).outlines  # type: ignore[union-attr]
+    put_records(data.root, "venues", venue_shapes(until))
+    clock.later()
+    now, then = dashboard_city.city_map(data), dashboard_city.city_map(data, until - 21 * MINUTE)
+    told = dashboard_city.city_map(data, until - 60 * MINUTE)
+    for view, names in ((now, ["airport"]), (then, ["airport", "station"]), (told, ["airport", "station"])):
+        assert isinstance(view, AreaMap)
+        zones = [one.text for one in view.outlines if one.kind == "zone"]
+        assert zones == names
+        assert [one.id for one in view.outlines if one.kind == "pen"] == [f"{name} pen" for name in names]
+    assert isinstance(now, AreaMap)
+    assert isinstance(then, AreaMap)
+    assert [(o.label, o.text) for o in now.outlines] == [
+        ("airport, zone; 2 of 2 pick-up points open", "airport"),
+        ("airport, pen: 3 in line, the first for 30 min", "3 in line"),
+    ]
+    assert [o.text for o in then.outlines] == ["airport", "0 in line", "station", "0 in line"]
+    doors = {m.text: (m.lat, m.lon) for m in now.marks if m.id.startswith("point ")}
+    assert doors == {"door 1": (37.77, -122.42), "door <2>": (37.771, -122.42)}
+    assert [m.text for m in then.marks if m.text] == ["door 1", "door <2> (closed)"]
+    assert now.kinds[-1].name == "pick-up point"
+    assert all(0 <= m.kind < len(now.kinds) for m in now.marks)
+
+
+def test_a_line_of_which_nothing_was_told_of_late_is_empty_on_the_map(own: World) -> None:
+    """One waits 25 min before the end, and nobody from a minute later on."""
+    data, records, clock = own
+    then = records.until_ms - 25 * MINUTE
+    put_records(data.root, "venues", venue_shapes(records.until_ms))
+    put_records(data.root, "lines", [LinePlace("airport", "d8", "north", 1, 1, then - 10 * MINUTE, then)])
+    clock.later()
+    said = {}
+    for minutes in (-1, 1, 3, 4):
+        view = dashboard_city.city_map(data, then + minutes * MINUTE)
+        assert isinstance(view, AreaMap)
+        said[minutes] = next(one.text for one in view.outlines if one.id == "airport pen")
+    assert said == {-1: "0 in line", 1: "1 in line", 3: "0 in line", 4: "0 in line"}
+
+
+def test_the_edge_of_an_area_goes_around_its_cells_and_its_holes() -> None:
+    """A ring of cells with a hole, and one far away: what is inside of an odd number of lines is in it."""
+    middle = h3.latlng_to_cell(37.77, -122.42, 9)
+    far = h3.latlng_to_cell(37.9, -122.42, 10)
+    cells = (*h3.grid_ring(middle, 2), far)
+    rings = edges(cells)
+    assert len(rings) == 3
+    assert sorted(len(ring) for ring in rings)[0] == 6
+    for cell in (*h3.grid_disk(middle, 3), *h3.grid_disk(far, 1)):
+        lat, lon = h3.cell_to_latlng(cell)
+        inside = sum(_is_in(lon, lat, ring) for ring in rings) % 2 == 1
+        assert inside == (cell in cells)
+
+
+def _is_in(x: float, y: float, ring: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a place is inside of a closed line: a ray from it crosses it an odd number of times."""
+    crossed = 0
+    for (a, b), (c, d) in zip(ring, (*ring[1:], ring[0]), strict=True):
+        if (b > y) != (d > y):
+            crossed += x < a + (y - b) / (d - b) * (c - a)
+    return crossed % 2 == 1
+
+
+def test_what_is_drawn_of_venues_is_bounded(own: World) -> None:
+    """Sixty venues of 400 cells that do not touch: as many as fit, and the points of fifty."""
+    data, records, clock = own
+    middle, start = h3.latlng_to_cell(37.77, -122.42, 9), records.until_ms - HOUR
+    apart = [c for n, c in enumerate(sorted(h3.grid_disk(middle, 40))) if n % 12 == 0][:400]
+    door = [VenuePoint("door", 37.77, -122.42, True)]
+    shapes = [VenueShape(f"v{n:02}", "north", start, apart, [], door, start) for n in range(60)]
+    put_records(data.root, "venues", shapes)
+    clock.later()
+    view = dashboard_city.city_map(data)
+    assert isinstance(view, AreaMap)
+    corners = sum(len(ring) for one in view.outlines for ring in one.rings)
+    assert MOST_CORNERS - 2_500 < corners <= MOST_CORNERS
+    assert sum(bool(mark.text) for mark in view.marks) == 50
+
+
+def test_versions_of_venues_are_forgotten_that_no_moment_can_show() -> None:
+    """A venue that changes every minute for ten hours, and one that is closed after five."""
+    shapes = Shapes()
+    for n in range(600):
+        shapes.put("airport", Shape(START_MS + n * MINUTE, ("872830828ffffff",), (), ()))
+        if n in (0, 300):
+            shapes.put("station", Shape(START_MS + n * MINUTE, ("872830828ffffff",) if not n else (), (), ()))
+    kept = {at: [name for name, _ in shapes.at(at)] for at in (START_MS, START_MS + 301 * MINUTE)}
+    assert kept == {START_MS: ["airport", "station"], START_MS + 301 * MINUTE: ["airport"]}
+    shapes.forget()
+    assert shapes.count == 181
+    until = START_MS + 599 * MINUTE
+    for minute in range(180):
+        ((_, shape),) = shapes.at(until - minute * MINUTE)
+        assert shape.from_ms == until - minute * MINUTE
+
+
 def test_the_map_shows_cells_cars_and_riders_of_a_moment(world: World) -> None:
     data, records, _ = world
     found, then = shown(data, "map"), dashboard_city.city_map(data, records.until_ms - 20 * MINUTE)
@@ -427,7 +537,10 @@ def test_a_request_has_its_story_in_order_and_the_way_of_its_car(world: World) -
     assert "a rider wants to go" in what[0]
     steps = [t for t in records.trips if t.request_id == name]
     attempts = [a for a in records.attempts if a.request_id == name]
-    assert len(what) == 1 + len(steps) + len(attempts)
+    assert len(what) == 2 + len(steps) + len(attempts)
+    assert [(str(row[2]), str(row[4])) for row in table.rows if "is sent to" in str(row[2])] == [
+        ("the rider is sent to door 1 of airport, 60 m on foot", "asked for door 1: so it is")
+    ]
     assert [w for w in what if "attempt" in w] == [
         f"attempt {a.attempt} by optimal: {a.distance_m:,.0f} m to the pick-up" for a in attempts
     ]

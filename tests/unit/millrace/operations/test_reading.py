@@ -122,6 +122,18 @@ def test_from_a_time_on_only_what_is_of_it_and_later_is_read(monkeypatch: pytest
     assert player.begun == {"said": 6}
 
 
+def test_a_topic_whose_words_hold_on_is_read_from_the_first_record_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = {"said": (4, 9), "control": (2, 3)}
+    for from_ms in (1, None):
+        more: dict[str, Any] = {"from_ms": from_ms, "whole": ["control"] if from_ms else list(bounds)}
+        batches = [Message("said", 8)], [Message("control", 2)]
+        found, player = read(monkeypatch, bounds, *batches, times={"said": 6}, **more)
+        assert player.begun == {"said": 6 if from_ms else 4, "control": 2}
+        assert [record.topic for record in found] == ["said", "control"]
+
+
 def test_records_that_may_be_deleted_are_not_gone_without(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="the first 4 records of said are deleted: say with --since"):
         read(monkeypatch, {"said": (4, 9)})
