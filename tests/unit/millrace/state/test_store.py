@@ -248,7 +248,7 @@ LIFE = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(LIFE, st.sampled_from([80, 200, 32_768]), st.booleans())
 @example(
     [
@@ -266,6 +266,32 @@ LIFE = st.lists(
     [("a", "broadcast", 1), ("a", "end batch", 0), ("a", "broadcast", 0), ("a", "end batch", 0)], 80, False
 )
 @example([("a", "timer", 5), ("a", "end batch", 0), ("b", "set", 1), ("a", "end batch", 5)], 80, False)
+@example(
+    [
+        ("a", "set", 1),
+        ("a", "end batch", 0),
+        *((key, "timer", MINUTE) for key in "abcdefgh"),
+        ("a", "end batch", 1),
+        ("a", "end batch", MINUTE),
+    ],
+    80,
+    False,
+)
+@example(
+    [
+        ("a", "set", 49),
+        ("a", "timer", MINUTE),
+        ("b", "set", 49),
+        ("a", "end batch", 1),
+        ("b", "forget", 0),
+        ("a", "end batch", 1),
+        ("a", "set", 10),
+        ("a", "end batch", 1),
+        ("a", "end batch", MINUTE),
+    ],
+    80,
+    False,
+)
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
     ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
 ) -> None:
@@ -328,8 +354,9 @@ def live_on_and_restart(ops: list[tuple[str, str, int]], page_bytes: int) -> Non
             assert (restarted.header, restarted.pages) == (forgetful.header, forgetful.pages)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(OPS, st.sampled_from([80, 200]), st.booleans())
+@example([("a", "set", 132), ("d", "set", 21), ("a", "set", 0), ("a", "set", 0)], 80, False)
 def test_a_store_that_lives_on_is_swept_by_ticks_as_one_that_restarts(
     ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
 ) -> None:
