@@ -190,6 +190,7 @@ CASES = [
                     for what in ("matched", "wait_ms")
                 ),
             ),
+            "offers": ("pickup_point", "pickup_why"),
         },
         # Two trips of which nothing is heard are lost within the hour, and not after six.
         # Where cars are and riders want to go was not written.
