@@ -6,7 +6,6 @@ import json
 import os
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -88,7 +87,6 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
                     found["batches_beside"] = batches - before
                     found["answers"] = _read(address, queries[-_READ:])
                     found["load_average"] = round(os.getloadavg()[0], 1)
-            time.sleep(1)
 
         past = {"rate": "max", "events": sizes.history, "timestamps": "arrival", "start": _LONG_AGO}
         run.generate(past, run.bench.preload)

@@ -238,10 +238,18 @@ MUTANTS: Final = (
     Mutant(
         "pages: an index page does not tell when its pages are due",
         f"{_STATE}/page_index.py",
-        "    item.timer = earliest(p.timer for p in listed)\n",
-        "",
+        "            summarize(item, of_one)\n    return",
+        "            pass\n    return",
         "timers of long lists of pages",
         (f"{_TESTS}/state/test_pages.py::test_a_group_keeps_what_a_dictionary_keeps",),
+    ),
+    Mutant(
+        "pages: an index page that is written again does not tell when its pages are due",
+        f"{_STATE}/page_index.py",
+        "            summarize(item, of_one)\n            self._put",
+        "            self._put",
+        "timers of long lists of pages",
+        (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
     ),
     Mutant(
         "pages: index pages of what is gone stay",

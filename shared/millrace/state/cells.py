@@ -5,7 +5,7 @@ Times that are not there are nil, which takes one byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -279,9 +279,8 @@ def absent(time: int | None) -> int:
     return NEVER if time is None else time
 
 
-def summarize(info: PageInfo, cells: dict[str, Cell]) -> None:
-    """Write into ``info`` the earliest times of ``cells``."""
-    kept = cells.values()
+def summarize(info: PageInfo, kept: Collection[Cell | PageInfo]) -> None:
+    """Write into ``info`` the earliest times of what it holds: cells, or pages that it lists."""
     info.timer = min([c.timer for c in kept if c.timer is not None], default=None)
     info.expiry = min([c.expiry for c in kept if c.expiry is not None], default=None)
     info.processing_timer = min(

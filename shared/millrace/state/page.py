@@ -87,7 +87,7 @@ class Page:
     def settle(self) -> None:
         """Look through the cells for their earliest times, if one may have gone."""
         if self.stale:
-            summarize(self.info, self.cells)
+            summarize(self.info, self.cells.values())
             self.stale = False
 
     def split(self) -> list[Page]:

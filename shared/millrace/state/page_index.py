@@ -23,9 +23,9 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
-    earliest,
     encode,
     read_index,
+    summarize,
 )
 
 #: More pages than this do not stand in the header.
@@ -187,7 +187,7 @@ class PageIndex:
         starts_of_items = [_start(item) for item in items] if found else []
         for prefix, of_one in found.items():
             item = items[bisect_left(starts_of_items, prefix << (32 - bits))]
-            _set_times(item, of_one)
+            summarize(item, of_one)
             self._put(INDEX_PAGES | item.number, of_one, backend)
         return True
 
@@ -229,16 +229,8 @@ def _divided(pages: list[PageInfo], bits: int) -> tuple[list[PageInfo], dict[int
         listed[number].append(page)
     for item in items:
         if (of_one := listed.get(INDEX_PAGES | item.number)) is not None:
-            _set_times(item, of_one)
+            summarize(item, of_one)
     return items, listed
-
-
-def _set_times(item: PageInfo, listed: Sequence[PageInfo]) -> None:
-    """Let the times of an index page be the earliest of the pages that it lists."""
-    item.timer = earliest(p.timer for p in listed)
-    item.expiry = earliest(p.expiry for p in listed)
-    item.processing_timer = earliest(p.processing_timer for p in listed)
-    item.processing_expiry = earliest(p.processing_expiry for p in listed)
 
 
 def listed_by(header: Header, page: Callable[[int], bytes]) -> list[PageInfo]:

@@ -7,7 +7,7 @@ said when it was last noted, and others are left where they are until they come 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Final
@@ -23,20 +23,14 @@ EXPIRY: Final = 1
 PROCESSING_TIMER: Final = 2
 PROCESSING_EXPIRY: Final = 3
 _KINDS: Final = (TIMER, EXPIRY, PROCESSING_TIMER, PROCESSING_EXPIRY)
+_NAMES: Final = ("timer", "expiry", "processing_timer", "processing_expiry")
 #: Gives the time of a kind of a page; ``None`` where it has none.
-TIME_OF: Final = tuple(map(attrgetter, ("timer", "expiry", "processing_timer", "processing_expiry")))
+TIME_OF: Final = tuple(map(attrgetter, _NAMES))
+#: Gives all of a page.
+_times_of: Final[Callable[[PageInfo], Times]] = attrgetter(*_NAMES)
 #: A heap is made anew when it has so many entries for each page, and some more.
 _MOST_OF_PAGE: Final = 3
 _SOME: Final = 64
-
-
-def _times_of(info: PageInfo) -> Times:
-    """Return the times of a page, ms; ``None`` where there is none.
-
-    >>> _times_of(PageInfo(0, 1, timer=5, processing_expiry=9))
-    (5, None, None, 9)
-    """
-    return info.timer, info.expiry, info.processing_timer, info.processing_expiry
 
 
 class PageTimes:

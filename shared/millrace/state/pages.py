@@ -578,7 +578,7 @@ class PagedStore:
                     continue
                 cells = self._load(sibling).cells
                 parent = PageInfo(info.prefix >> 1, info.depth - 1, schema=self._schemas.now)
-                summarize(parent, cells)
+                summarize(parent, cells.values())
                 self._loaded[parent.number] = Page(parent, cells)
                 if not cells:
                     emptied.add(parent.number)

@@ -292,6 +292,16 @@ LIFE = st.lists(
     80,
     False,
 )
+@example(
+    [
+        *((key, "set", 49) for key in "abcdefghijkl"),
+        ("a", "end batch", 0),
+        *((key, "timer", MINUTE) for key in "af"),
+        ("a", "end batch", 1),
+    ],
+    80,
+    True,
+)
 def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
     ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
 ) -> None:
