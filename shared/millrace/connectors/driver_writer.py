@@ -142,10 +142,13 @@ class DriverWriter:
     # -- tables --------------------------------------------------------------------------------
 
     def _write_table(self, output: str, to: Table, rows: OutputChunk, batch_id: int) -> None:
-        name, columns = table_name(to), self.columns(output, rows)
+        name = table_name(to)
+        table = self._tables[name]
+        # Who brings them in behind the batch has time to read them.
+        columns = self._typed[output].unread(rows) if table.keeps else self.columns(output, rows)
         if not isinstance(to, Upsert) and (already := self._written.get(name)):
             columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
-        self._tables[name].add(columns, batch_id)
+        table.add(columns, batch_id)
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
         """Return the rows of one output with typed columns, as Spark's writer leaves them.

@@ -25,6 +25,7 @@ import pyarrow as pa
 from millrace.checkpoints.positions import FIRST, WAITING
 from millrace.connectors.upkeep import gather
 from millrace.errors import MillraceError
+from millrace.host.json_columns import read
 from millrace.local.belonging import belonging
 from millrace.topology import Upsert
 
@@ -66,7 +67,7 @@ class WaitingTable:
         self, name: str, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
     ) -> None:
         self.name = name
-        self._make, self._app_id, self._keeps = make, app_id, keeps
+        self._make, self._app_id, self.keeps = make, app_id, keeps
         self._folder, self._waits = Path(folder), Path(folder) / WAITING
         self._delta: DeltaTable | None = None
         self._done = -1
@@ -92,7 +93,7 @@ class WaitingTable:
         """Take what a batch says of the table's rows; the same batch again changes nothing.
 
         Args:
-            rows: Its records.
+            rows: Its records, as :attr:`keeps` lets them be with columns that are not read yet.
             batch_id: The batch.
 
         Raises:
@@ -104,9 +105,9 @@ class WaitingTable:
             raise MergeFailed(f"table {self.name}: {self.failed}") from self.failed
         if batch_id <= self._done:
             return
-        if not self._keeps:
+        if not self.keeps:
             with self._at_work:
-                self._bring([(batch_id, rows)], self._app_id)
+                self._bring([(batch_id, read(rows))], self._app_id)
             return
         _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)
         with self._lock:
@@ -137,7 +138,7 @@ class WaitingTable:
             began = time.monotonic()
             numbers = sorted(taken)
             self._open()
-            self._bring([(number, taken[number]) for number in numbers], self._app_id)
+            self._bring([(number, read(taken[number])) for number in numbers], self._app_id)
             self.failed = None
             with self._lock:
                 for number in numbers:
@@ -322,7 +323,8 @@ def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int) -> None:
     """Write rows so that they are there whole or not at all."""
     file.parent.mkdir(exist_ok=True)
     written = file.with_suffix(".tmp")
-    schema = rows.schema.with_metadata({_APP_ID: app_id.encode(), _BATCH: str(batch_id).encode()})
+    said = {_APP_ID: app_id.encode(), _BATCH: str(batch_id).encode()}
+    schema = rows.schema.with_metadata({**(rows.schema.metadata or {}), **said})
     with pa.ipc.new_file(written, schema) as into:
         into.write_table(rows.replace_schema_metadata(schema.metadata))
     written.replace(file)
@@ -332,13 +334,14 @@ def _kept(file: Path) -> tuple[pa.Table, str, int]:
     """Return rows that were kept, with the query and the batch that left them."""
     try:
         with pa.ipc.open_file(file) as found:
-            rows = found.read_all()
+            kept = found.read_all()
+        rows = read(kept)
     except pa.ArrowInvalid as error:
         raise MergeFailed(
             f"{file} has rows that a batch left for its table and cannot be read ({error}): bring it back "
             "from a backup, or remove it, and the table lacks these versions of its rows"
         ) from error
-    said = rows.schema.metadata
+    said = kept.schema.metadata
     return rows.replace_schema_metadata(None), said[_APP_ID].decode(), int(said[_BATCH])
 
 

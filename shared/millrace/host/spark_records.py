@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.host.chunks import OutputChunk, decode_output
+from millrace.host.json_columns import arrow_reads, read_json, unread
 from millrace.host.spark_types import META_FIELDS, is_record, struct_type, structs_in
 from millrace.outputs import output_types
 
@@ -48,13 +49,17 @@ class TypedColumns:
         own = [self.schema.field(name) for name in self._names]
         whole = is_record(tp) and not _leaves_out(tp)
         self._plain = _whole if _leaves_out(tp) else _plain
-        self._by_arrow = pa.schema([field for field in own if whole and _arrow_reads(field.type)])
+        self._by_arrow = pa.schema([field for field in own if whole and arrow_reads(field.type)])
         self._others = [field for field in own if field.name not in self._by_arrow.names]
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
         self._read_others = self._decoder.decode
         self._fields: dict[str, Callable[[Any], Any]] | None = None
+        self._come_plain: set[str] = set()
         if is_record(tp) and isinstance(tp, type):
-            self._fields = {f.encode_name: attrgetter(f.name) for f in msgspec.structs.fields(tp)}
+            fields = msgspec.structs.fields(tp)
+            self._fields = {f.encode_name: attrgetter(f.name) for f in fields}
+            kinds = {f.encode_name: msgspec.inspect.type_info(f.type) for f in fields}
+            self._come_plain = {name for name, kind in kinds.items() if _comes_plain(kind)}
             self._read_others = msgspec.json.Decoder(list[self._narrow(tp)]).decode  # type: ignore[misc]
         elif is_record(tp):  # a union
             self._fields = {name: partial(_field, name) for name in self._names}
@@ -73,28 +78,45 @@ class TypedColumns:
         parts = range(0, count, _AT_ONCE)
         return pa.concat_tables([self._table(chunk.part(at, at + _AT_ONCE)) for at in parts])
 
+    def unread(self, chunk: OutputChunk) -> pa.Table:
+        """Return records as :meth:`table` does, but for what is quicker left in their JSON for now.
+
+        Of many records at once nothing is: what was read takes less room.
+        """
+        if not self._by_arrow.names or len(chunk.payloads) > _AT_ONCE:
+            return self.table(chunk)
+        found = {**self._other_columns(chunk.payloads), **self._meta(chunk)}
+        return unread(chunk.payloads, found, self.schema)
+
     def _table(self, chunk: OutputChunk) -> pa.Table:
+        found = {**self._other_columns(chunk.payloads), **self._meta(chunk)}
+        if self._by_arrow.names:
+            found |= read_json(chunk.payloads, self._by_arrow)
+        return pa.Table.from_arrays([found[name] for name in self.schema.names], schema=self.schema)
+
+    def _meta(self, chunk: OutputChunk) -> dict[str, Any]:
+        """Return the columns that all tables have: identity, time and whether on time."""
         when = pa.array(chunk.times, pa.int64())
-        meta = [
+        columns = (
             pa.array(chunk.event_ids, pa.string()),
             pc.multiply(when, 1000).cast(pa.timestamp("us", "UTC")),
             pa.array([bool(byte & 1) for byte in chunk.on_time], pa.bool_()),
-        ]
-        return pa.Table.from_arrays([*self._columns(chunk.payloads), *meta], schema=self.schema)
+        )
+        return dict(zip(_META, columns, strict=True))
 
-    def _columns(self, payloads: Sequence[bytes]) -> list[Any]:
+    def _other_columns(self, payloads: Sequence[bytes]) -> dict[str, Any]:
+        """Return the columns that Arrow does not read by itself."""
         found: dict[str, Any] = {}
-        if self._by_arrow.names:
-            found = _read_json(payloads, self._by_arrow)
         if self._others:
             records = self._read_others(_array(payloads))
             for field in self._others:
                 values = records
                 if self._fields is not None:
-                    read = self._fields[field.name]
-                    values = [self._plain(read(record)) for record in records]
+                    values = list(map(self._fields[field.name], records))
+                    if field.name not in self._come_plain:
+                        values = list(map(self._plain, values))
                 found[field.name] = pa.array(values, field.type)
-        return [found[name] for name in self._names]
+        return found
 
     def _narrow(self, tp: Any) -> Any:
         """Return a type with only the fields that Arrow does not read."""
@@ -155,32 +177,16 @@ def _leaves_out(tp: Any) -> bool:
     return any(of.__struct_config__.omit_defaults for of in structs_in(tp))  # type: ignore[attr-defined]
 
 
-def _arrow_reads(kind: pa.DataType) -> bool:
-    """Return whether Arrow's JSON reader gives a column as it was written.
-
-    It takes base64 for text, knows not all forms of a time, and wants maps as lists of pairs.
-    """
-    if pa.types.is_struct(kind):
-        return all(_arrow_reads(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return _arrow_reads(kind.value_type)
-    return any(is_a(kind) for is_a in (pa.types.is_string, pa.types.is_int64, pa.types.is_float64,
-                                       pa.types.is_boolean))  # fmt: skip
-
-
-def _read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.ChunkedArray]:
-    """Return columns of one JSON object per payload; other members are left unread."""
-    from pyarrow import json as arrow_json
-
-    text = b"\n".join(payloads)
-    table = arrow_json.read_json(
-        pa.BufferReader(text),
-        read_options=arrow_json.ReadOptions(
-            use_threads=False, block_size=max(1 << 20, min(len(text) + 1, 8 << 20))
-        ),
-        parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-    )
-    return {name: table[name] for name in schema.names}
+def _comes_plain(tp: msgspec.inspect.Type) -> bool:
+    """Return whether values of a type are what Arrow takes, as they come from JSON."""
+    info = msgspec.inspect
+    if isinstance(tp, info.DictType):
+        return isinstance(tp.key_type, info.StrType) and _comes_plain(tp.value_type)
+    if isinstance(tp, info.ListType):
+        return _comes_plain(tp.item_type)
+    if isinstance(tp, info.UnionType):
+        return all(map(_comes_plain, tp.types))
+    return isinstance(tp, info.IntType | info.FloatType | info.BoolType | info.StrType | info.NoneType)
 
 
 def _plain(value: Any) -> Any:

@@ -10,15 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from millrace.checkpoints.positions import forget_waiting, has_moved, position_of, roll_back
 from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.merging import MergeFailed, waiting_files
+from millrace.connectors.merging import MergeFailed, as_columns, open_with_waiting, waiting_files
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.connectors.upkeep import compact
+from millrace.host.json_columns import is_unread
 from millrace.query.catalog import AppTable
 from millrace.query.tables import asking
 from tests.cases import case_count
@@ -228,3 +230,37 @@ def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(tmp_path:
     into.close()
     assert rows(tmp_path) == wanted
     assert (waits(tmp_path), threads()) == ([], [])
+
+
+def test_what_a_writer_left_unread(tmp_path: Path) -> None:
+    """Columns that wait in their JSON are seen, and come into the table, as if they had been read at once."""
+    written = [
+        batch(*(Session(f'"é\\{n}', n, place, place, place == n + 2) for n in range(3))) for place in range(5)
+    ]
+    for folder, interval_s in ((tmp_path / "at once", 0.0), (tmp_path / "behind", NEVER)):
+        into = still(writer(folder, interval_s))
+        into.prepare()
+        for number, one in enumerate(written):
+            into.write(one, number)
+        cut_off(into)
+    assert all(is_unread(kept_rows(file)) for file in waits(tmp_path / "behind"))
+    wanted = DeltaTable(str(tmp_path / "at once" / "events")).to_pyarrow_table().sort_by("_event_id")
+    none, waiting = open_with_waiting(tmp_path / "behind" / "events")
+    assert none.to_pyarrow_table().num_rows == 0
+    assert as_columns(pa.concat_tables(waiting).sort_by("_event_id"), wanted.schema).equals(wanted)
+
+    again = writer(tmp_path / "behind")
+    again.prepare()
+    found = DeltaTable(str(tmp_path / "behind" / "events")).to_pyarrow_table().sort_by("_event_id")
+    assert found.equals(wanted)
+    by_user = [
+        sorted(map(str, DeltaTable(str(tmp_path / name / "sessions")).to_pyarrow_table().to_pylist()))
+        for name in ("at once", "behind")
+    ]
+    assert by_user[0] == by_user[1]
+    again.close()
+
+
+def kept_rows(file: Path) -> pa.Table:
+    with pa.ipc.open_file(file) as found:
+        return found.read_all()

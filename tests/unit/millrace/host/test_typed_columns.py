@@ -8,11 +8,13 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.host.chunks import OutputChunk
+from millrace.host.json_columns import is_unread, read
 from millrace.host.spark_records import TypedColumns
 from millrace.host.spark_types import META_FIELDS
 
@@ -102,8 +104,20 @@ def columns(tp: Any, values: list[Any]) -> list[dict[str, Any]]:
     ids = [f"e{place}" for place in range(len(values))]
     chunk = OutputChunk(ids, ["1:a"] * len(ids), [5] * len(ids), b"\x01" * len(ids), payloads)
     meta = {field.name for field in META_FIELDS}
-    rows = TypedColumns(tp).table(chunk).to_pylist(maps_as_pydicts="strict")
+    typed = TypedColumns(tp)
+    table = typed.table(chunk)
+    assert read(through_a_file(typed.unread(chunk))).equals(table, check_metadata=True)
+    rows = table.to_pylist(maps_as_pydicts="strict")
     return [{name: value for name, value in row.items() if name not in meta} for row in rows]
+
+
+def through_a_file(rows: pa.Table) -> pa.Table:
+    """Return rows as whoever finds them in a file has them."""
+    into = pa.BufferOutputStream()
+    with pa.ipc.new_file(into, rows.schema) as written:
+        written.write_table(rows)
+    with pa.ipc.open_file(into.getvalue()) as found:
+        return found.read_all()
 
 
 def plain(value: Any) -> Any:
@@ -177,3 +191,31 @@ def test_a_large_chunk_is_the_same_rows_in_their_order(count: int) -> None:
     assert [row[told] for row in rows] == ids
     assert [round(row[when].timestamp() * 1000) for row in rows] == list(range(count))
     assert [row[on_time] for row in rows] == [place % 2 == 1 for place in range(count)]
+
+
+def chunk_of(count: int, tp: Any = Part) -> OutputChunk:
+    """Return so many records."""
+    ids = [f"e{place}" for place in range(count)]
+    payloads = [msgspec.json.encode(Part(name, 0.5) if tp is Part else Mapped({name: 0.5})) for name in ids]
+    return OutputChunk(ids, ["1:a"] * count, [5] * count, b"\x01" * count, payloads)
+
+
+@pytest.mark.parametrize(
+    ("tp", "count", "left"), [(Part, 4_000, True), (Part, 4_001, False), (Mapped, 3, False)]
+)
+def test_what_is_left_in_its_json_for_now(tp: Any, count: int, left: bool) -> None:
+    """Of many records nothing, since they wait in memory; nor where Arrow reads none of the columns."""
+    typed = TypedColumns(tp)
+    rows = typed.unread(chunk_of(count, tp))
+    assert is_unread(rows) == left
+    assert read(rows).equals(typed.table(chunk_of(count, tp)))
+
+
+def test_rows_that_are_chosen_before_they_are_read() -> None:
+    typed = TypedColumns(Part)
+    rows = typed.unread(chunk_of(5))
+    wanted = pa.array([True, False, False, True, False])
+    assert read(rows.filter(wanted)).equals(typed.table(chunk_of(5)).filter(wanted))
+    nothing = read(rows.filter(pa.array([False] * 5)))
+    assert nothing.schema == typed.schema
+    assert not nothing.num_rows
