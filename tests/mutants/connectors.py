@@ -271,6 +271,14 @@ MUTANTS: Final = (
         ("tests/unit/millrace/connectors/test_appending.py::test_what_a_writer_left_unread",),
     ),
     Mutant(
+        "connectors: brokers share the id of their directories",
+        "shared/millrace/kafka/formatting.py",
+        '(b"directory.id", new_id())',
+        '(b"directory.id", "d0")',
+        "a copy has ids of its own",
+        ("tests/unit/millrace/kafka/test_server.py::TestFormatted::test_a_copy_has_ids_of_its_own",),
+    ),
+    Mutant(
         "connectors: a query that failed is waited for again",
         "shared/millrace/runtime/job.py",
         "    except StreamingQueryException:\n        return True",

@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 
 from millrace.errors import UserError
 from millrace.kafka.admin import BrokerUnreachable, cluster_id
-from millrace.kafka.server import HOST, Server, new_cluster_id
+from millrace.kafka.formatting import Formatted
+from millrace.kafka.server import HOST, Server, new_id
 from millrace.local.class_archive import archive_flags
 from millrace.local.jars import ensure_jars
 from millrace.local.java_check import check_java
@@ -83,13 +84,18 @@ def launch(
         quicker = [*quicker, f"-Djava.io.tmpdir={root / 'tmp'}"]
     if port is not None:
         _refuse_taken(port)
+    formatted = Formatted(java, jars) if temporary else None
     for _ in range(_PORT_ATTEMPTS):
         client_port = port or free_port()
         server = Server(root, log_file, client_port, free_port(unlike=client_port), dict(settings or {}))
         if server.is_in_use():
             raise UserError(f"{root} is in use by another broker; stop that, or choose another directory")
         server.write()
-        cluster = server.cluster_id() or _format(server, [*jvm, *archive_flags(java, jars)], temporary)
+        cluster = server.cluster_id() or (formatted.copy_to(server) if formatted else None)
+        if cluster is None:
+            cluster = _format(server, [*jvm, *archive_flags(java, jars)], temporary)
+            if formatted:
+                formatted.keep(server)
         log_start = log_file.stat().st_size if log_file.exists() else 0
         process = start(server.run_command([*jvm, *quicker]))
         try:
@@ -100,6 +106,8 @@ def launch(
             continue
         except BaseException:
             process.stop()
+            if formatted:
+                formatted.forget()
             raise
         return server, process
     raise BrokerStartFailed(
@@ -141,7 +149,7 @@ def _refuse_taken(port: int) -> None:
 
 def _format(server: Server, jvm: Sequence[str], temporary: bool) -> str:
     """Format the data directory for a new cluster, and return its id."""
-    made = new_cluster_id()
+    made = new_id()
     with Child(
         server.format_command(jvm, made),
         log_file=server.log_file,

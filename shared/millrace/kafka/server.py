@@ -184,8 +184,8 @@ class Server:
         return f"-Dlog4j2.configurationFile={self._log4j_file}"
 
 
-def new_cluster_id() -> str:
-    """Return a cluster id in Kafka's form: 16 random bytes as base64url, without a leading dash."""
+def new_id() -> str:
+    """Return an id of a cluster or directory in Kafka's form: 16 random bytes as base64url, no dash first."""
     while (made := urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()).startswith("-"):
         pass  # the format tool would take it for an option
     return made

@@ -37,7 +37,7 @@ def archive_flags(
         write_below: Where to write it for :func:`keep_archive`; by default it is not written.
         name: What runs.
     """
-    archive = _folder() / f"{name}-{_fingerprint(java, jars)}{_SUFFIX}"
+    archive = _folder() / f"{name}-{fingerprint(java, jars)}{_SUFFIX}"
     if is_ours(archive):
         return [f"-XX:SharedArchiveFile={archive}"]
     return [f"-XX:ArchiveClassesAtExit={write_below / archive.name}"] if write_below else []
@@ -74,8 +74,8 @@ def _folder() -> Path:
     return cache_root().with_name("classes")
 
 
-def _fingerprint(java: Java, jars: Sequence[Path]) -> str:
-    """Return what changes whenever the JVM would refuse the archive."""
+def fingerprint(java: Java, jars: Sequence[Path]) -> str:
+    """Return what changes with a Java or its jars: a JVM would refuse the archive of others."""
     facts = [str(java.path.resolve()), java.version]
     for jar in jars:
         stat = jar.stat()

@@ -19,8 +19,9 @@ from millrace.errors import UserError
 from millrace.kafka import detached
 from millrace.kafka.broker import EmbeddedBroker
 from millrace.kafka.detached import DetachedBroker
+from millrace.kafka.formatting import Formatted
 from millrace.kafka.launch import free_port
-from millrace.kafka.server import Server, new_cluster_id
+from millrace.kafka.server import Server, new_id
 from millrace.local.class_archive import archive_flags, keep_archive
 from millrace.local.home import home
 from millrace.local.java_check import Java
@@ -89,10 +90,88 @@ class TestServer:
         assert not server.is_in_use()
 
     def test_cluster_ids_differ_and_are_no_options(self) -> None:
-        made = {new_cluster_id() for _ in range(300)}
+        made = {new_id() for _ in range(300)}
         assert len(made) == 300
         assert not [one for one in made if one.startswith("-")]
         assert {len(base64.urlsafe_b64decode(one + "==")) for one in made} == {16}
+
+
+class TestFormatted:
+    """A directory that is formatted by a copy of what Kafka's tool wrote once."""
+
+    @pytest.fixture
+    def formatted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Formatted:
+        monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
+        jar = tmp_path / "a.jar"
+        jar.write_bytes(b"1")
+        return Formatted(JAVA, [jar])
+
+    def new(self, root: Path, settings: dict[str, str] | None = None) -> Server:
+        server = Server(root, root / "broker.log", 9092, 9093, settings or {})
+        server.write()
+        return server
+
+    def by_tool(self, server: Server, about: str = "node.id=1\ndirectory.id=d0\ncluster.id=c0\n") -> None:
+        (server.data / "bootstrap.checkpoint").write_bytes(b"features")
+        (server.data / "meta.properties").write_text(f"#\n{about}")
+
+    def test_a_copy_has_ids_of_its_own(self, formatted: Formatted, tmp_path: Path) -> None:
+        first, *others = [self.new(tmp_path / name) for name in "abc"]
+        assert formatted.copy_to(first) is None
+        self.by_tool(first)
+        formatted.keep(first)
+        ids = {"d0", "c0"}
+        for server in others:
+            cluster = formatted.copy_to(server)
+            assert cluster == server.cluster_id()
+            assert (server.data / "bootstrap.checkpoint").read_bytes() == b"features"
+            lines = (server.data / "meta.properties").read_text().splitlines()
+            assert [line.partition("=")[0] for line in lines] == [
+                "#",
+                "node.id",
+                "directory.id",
+                "cluster.id",
+            ]
+            assert lines[1] == "node.id=1"
+            ids |= {line.partition("=")[2] for line in lines[2:]}
+        assert len(ids) == 6
+
+    def test_what_is_not_as_usual_is_left_to_the_tool(self, formatted: Formatted, tmp_path: Path) -> None:
+        first, other = self.new(tmp_path / "a"), self.new(tmp_path / "b")
+        self.by_tool(first)
+        (first.data / "more").touch()
+        formatted.keep(first)
+        assert formatted.copy_to(other) is None, "the tool writes more than is known"
+        (first.data / "more").unlink()
+        unusual = {"a.setting": "1"}
+        kept_by = self.new(tmp_path / "c", unusual)
+        self.by_tool(kept_by)
+        formatted.keep(kept_by)
+        assert formatted.copy_to(other) is None, "the tool may look at settings"
+        self.by_tool(first, "node.id=1\ncluster.id=c0\n")
+        formatted.keep(first)
+        assert formatted.copy_to(other) is None, "an id stands elsewhere"
+        assert list(other.data.iterdir()) == []
+        self.by_tool(first)
+        formatted.keep(first)
+        assert formatted.copy_to(self.new(tmp_path / "d", unusual)) is None
+        assert formatted.copy_to(other)
+
+    def test_others_could_have_changed_it(self, formatted: Formatted, tmp_path: Path) -> None:
+        first = self.new(tmp_path / "a")
+        self.by_tool(first)
+        formatted.keep(first)
+        for file in (tmp_path / "cache").rglob("meta.properties"):
+            file.chmod(0o666)
+        assert formatted.copy_to(self.new(tmp_path / "b")) is None
+
+    def test_it_is_forgotten_when_a_broker_does_not_start(self, formatted: Formatted, tmp_path: Path) -> None:
+        first = self.new(tmp_path / "a")
+        self.by_tool(first)
+        formatted.keep(first)
+        formatted.forget()
+        assert formatted.copy_to(self.new(tmp_path / "b")) is None
+        formatted.forget()
 
 
 class TestClassArchive:
