@@ -1167,6 +1167,14 @@ MUTANTS: Final = (
         (_NAMES,),
     ),
     Mutant(
+        "clickstream: rows that come into their table while it is looked through are not left",
+        f"{_APP}/operations/forget.py",
+        "sum(count_rows(rows, names) for rows in waiting_rows(path)) + count_left(path, names)\n",
+        "count_left(path, names) + sum(count_rows(rows, names) for rows in waiting_rows(path))\n",
+        "what is left is found",
+        (f"{_TESTS}/test_forget.py",),
+    ),
+    Mutant(
         "clickstream: another's item is taken for an account among dead letters",
         f"{_APP}/operations/forget.py",
         '    "erasures": "user_id", "items": "item_id",\n',

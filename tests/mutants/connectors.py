@@ -10,6 +10,8 @@ _WRITER: Final = "shared/millrace/connectors/driver_writer.py"
 _MERGING: Final = "shared/millrace/connectors/merging.py"
 _APPENDS: Final = "tests/unit/millrace/connectors/test_appending.py"
 _WAITS: Final = "tests/unit/millrace/connectors/test_merging.py"
+_POSITIONS: Final = "shared/millrace/checkpoints/positions.py"
+_SAVEPOINTS: Final = "tests/unit/millrace/checkpoints/test_savepoints.py"
 _UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
@@ -85,7 +87,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: what a killed run left is thrown away",
         _MERGING,
-        "                self._bring([(batch_id, as_columns(rows, wanted))], app_id)\n",
+        "                batches[batch_id], by = as_columns(rows, wanted), app_id\n",
         "                pass\n",
         "who begins again merges what is there",
         (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
@@ -109,15 +111,15 @@ MUTANTS: Final = (
     Mutant(
         "connectors: what was appended is appended again",
         _MERGING,
-        "            if number > self._version(app_id):  # Spark's writer has written some\n",
-        "            if True:\n",
+        "            if number <= self._version(app_id):  # Spark's writer has written some\n",
+        "            if False:\n",
         "each batch is in a table once",
         (f"{_APPENDS}::test_what_sparks_writer_has_written_meanwhile_is_not_appended_again",),
     ),
     Mutant(
         "connectors: an append waits as a merge does",
         _MERGING,
-        "            if not self.gathers:\n                return 0.0\n",
+        "            elif not self.gathers:\n                return 0.0\n",
         "",
         "rows are appended behind their batch",
         (f"{_APPENDS}::test_rows_are_appended_behind_the_batch_without_another_one",),
@@ -133,7 +135,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: rows wait in memory only",
         _MERGING,
-        '        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)\n',
+        '        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id, self._upsert)\n',
         "",
         "what a committed batch says is on the disk",
         (f"{_WAITS}::test_who_begins_again_merges_what_is_there",),
@@ -141,10 +143,133 @@ MUTANTS: Final = (
     Mutant(
         "connectors: a merge that failed is told to nobody",
         _MERGING,
-        "        if self.failed is not None:\n            raise MergeFailed",
-        "        if False:\n            raise MergeFailed",
+        "        if self.failed is not None:\n            self.merge()",
+        "        if False:\n            self.merge()",
         "the next batch fails for it",
         (f"{_WAITS}::test_a_merge_that_fails_fails_the_next_batch_and_loses_nothing",),
+    ),
+    Mutant(
+        "connectors: an append does not go on where a table was changed meanwhile",
+        _MERGING,
+        "                if not left:\n                    raise\n",
+        "                raise\n",
+        "another writer stops no job",
+        (f"{_APPENDS}::test_an_append_goes_on_where_somebody_changes_the_table_meanwhile",),
+    ),
+    Mutant(
+        "connectors: a panic of the native library ends the thread without a word",
+        _MERGING,
+        "            except BaseException as error:  # a panic",
+        "            except Exception as error:  # a panic",
+        "what cannot be appended is told",
+        (f"{_APPENDS}::test_a_fault_that_passes_is_told_and_costs_nothing",),
+    ),
+    Mutant(
+        "connectors: what failed waits for the next batch, though none comes",
+        _MERGING,
+        "                due = self._again_at\n",
+        "                due = math.inf\n",
+        "tables come to where the job is",
+        (f"{_APPENDS}::test_a_fault_that_passes_is_told_and_costs_nothing",),
+    ),
+    Mutant(
+        "connectors: a fault that has passed fails all batches",
+        _MERGING,
+        "            self.failed = None\n",
+        "",
+        "what passes costs nothing",
+        (f"{_APPENDS}::test_a_fault_that_passes_is_told_and_costs_nothing",),
+    ),
+    Mutant(
+        "connectors: large rows wait like small ones",
+        _MERGING,
+        " or sum(one.nbytes for one in tables) > MOST_BYTES",
+        "",
+        "what waits is bounded",
+        (f"{_APPENDS}::test_large_rows_do_not_wait",),
+    ),
+    Mutant(
+        "connectors: what a killed run left is merged batch by batch",
+        _MERGING,
+        "            if batches and (app_id != by or _is_much(batches.values())):\n",
+        "            if batches:\n",
+        "a start takes seconds",
+        (f"{_WAITS}::test_who_begins_again_merges_all_that_is_there_at_once",),
+    ),
+    Mutant(
+        "connectors: what a killed run left is merged at once, however much it is",
+        _MERGING,
+        "(app_id != by or _is_much(batches.values()))",
+        "app_id != by",
+        "what is in memory is bounded",
+        (f"{_WAITS}::test_who_begins_again_merges_all_that_is_there_at_once",),
+    ),
+    Mutant(
+        "connectors: what two queries left counts as one's",
+        _MERGING,
+        "(app_id != by or _is_much(batches.values()))",
+        "_is_much(batches.values())",
+        "a table remembers the last batch of each query",
+        (f"{_WAITS}::test_what_two_queries_left_is_merged_under_the_name_of_each",),
+    ),
+    Mutant(
+        "connectors: a compaction that fails fails the batch",
+        _MERGING,
+        "        except (DeltaError, OSError) as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        "only rows that are not in their table fail a batch",
+        (f"{_WAITS}::test_a_compaction_that_fails_fails_no_batch",),
+    ),
+    Mutant(
+        "connectors: rows wait for ever for a table that is not written any more",
+        _WRITER,
+        "            for name in bring_in_left(folder, self._tables):\n",
+        "            for name in ():\n",
+        "a savepoint can be made after the next start",
+        (f"{_APPENDS}::test_what_waits_for_tables_that_are_not_written_any_more_is_brought_in",),
+    ),
+    Mutant(
+        "connectors: what waits for a table that is not written any more is appended, whatever it is",
+        _MERGING,
+        "        if given is None:\n",
+        "        if True:\n",
+        "a row per key",
+        (f"{_APPENDS}::test_what_waits_for_tables_that_are_not_written_any_more_is_brought_in",),
+    ),
+    Mutant(
+        "checkpoints: a batch whose rows wait for a table is not there",
+        _POSITIONS,
+        "            return max([*written, *left])\n    return max(left, default=None)\n",
+        "            return max(written)\n    return None\n",
+        "a checkpoint is not reshaped where its last batch was not committed",
+        (
+            "tests/unit/millrace/checkpoints/test_reshape.py"
+            "::test_a_batch_that_waits_for_a_table_keeps_a_checkpoint_from_being_reshaped",
+        ),
+    ),
+    Mutant(
+        "savepoints: rows that wait for a table were not written since",
+        "shared/millrace/checkpoints/savepoints.py",
+        "        if positions.has_moved(path, at) or positions.has_waiting(path)\n",
+        "        if positions.has_moved(path, at)\n",
+        "no row comes twice after a restore",
+        (f"{_SAVEPOINTS}::test_what_waits_for_a_table_refuses_a_restore_that_says_nothing_of_it",),
+    ),
+    Mutant(
+        "savepoints: rows that wait for a table are written again after a restore",
+        _POSITIONS,
+        '    columns = [rows.column("_event_id") for rows in waiting_rows(table)]\n',
+        "    columns = []\n",
+        "no row comes twice after a restore",
+        (f"{_SAVEPOINTS}::test_what_waits_for_a_table_is_left_out_by_a_query_that_merges",),
+    ),
+    Mutant(
+        "savepoints: a table that is rolled back gets what waited for it",
+        "shared/millrace/checkpoints/savepoints.py",
+        "                        done.append(positions.forget_waiting(path))\n",
+        "                        pass\n",
+        "a table goes back to where it was",
+        (f"{_SAVEPOINTS}::test_what_waits_for_a_table_refuses_a_restore_that_says_nothing_of_it",),
     ),
     Mutant(
         "connectors: what waits is left when the job ends",

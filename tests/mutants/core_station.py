@@ -15,8 +15,68 @@ _SEVERAL: Final = (
     f"{_TESTS}::test_random_processes_give_the_same_in_several_stations_however_many_they_become"
 )
 _OTHER: Final = f"{_TESTS}::test_a_worker_that_finds_another_token_believes_nothing_that_it_has"
+_CLIENT: Final = "shared/millrace/host/spark_state.py"
+_ASKED: Final = "tests/unit/millrace/host/test_spark_state.py"
 
 MUTANTS: Final = (
+    Mutant(
+        "state store: whoever was refused waits for the other answers",
+        _CLIENT,
+        "        answers = _answers(file, count)\n",
+        "        answers = list(_answers(file, count))\n",
+        "a refusal is told at once",
+        (f"{_ASKED}::test_a_refusal_is_told_though_the_store_neither_reads_nor_answers_any_more",),
+    ),
+    Mutant(
+        "state store: as many bytes are sent as there are",
+        _CLIENT,
+        "        if count and whole + size > _BYTES_ON_THE_WAY:\n",
+        "        if False:\n",
+        "a refusal is told at once",
+        (f"{_ASKED}::test_a_refusal_is_told_though_the_store_neither_reads_nor_answers_any_more",),
+    ),
+    Mutant(
+        "state store: bytes on the way are not counted",
+        _CLIENT,
+        " or sum(sizes) + size > _BYTES_ON_THE_WAY",
+        "",
+        "a refusal is told at once",
+        (f"{_ASKED}::test_a_refusal_is_told_though_the_store_neither_reads_nor_answers_any_more",),
+    ),
+    Mutant(
+        "state store: after a refusal the next requests are sent",
+        _CLIENT,
+        "        if self._refused:\n            raise PySparkRuntimeError(self._refused)\n",
+        "",
+        "a batch whose state is not whole fails",
+        (f"{_ASKED}::test_what_was_refused_of_those_who_did_not_wait_is_told_to_the_next_who_does",),
+        limit_s=90,
+    ),
+    Mutant(
+        "state store: a connection that ended has said that all is done",
+        _CLIENT,
+        '                raise EOFError("the state store has ended the connection")\n',
+        "                part = bytes(size + more - len(read))\n",
+        "no state is taken for none",
+        (f"{_ASKED}::test_a_connection_that_ends_is_not_taken_for_a_store_that_has_nothing",),
+    ),
+    Mutant(
+        "state store: answers of the next requests are read with those of the last",
+        _CLIENT,
+        "        come_to(end, _LENGTH.size * count)\n",
+        "        come_to(end, _LENGTH.size * count + 4_096)\n",
+        "each request gets its own answer",
+        (f"{_ASKED}::test_of_any_requests_each_gets_its_own_answer",),
+        hangs=True,
+    ),
+    Mutant(
+        "station: what a batch that was cut off has emitted comes out twice",
+        _STATION,
+        "        self._runner.emissions, self._runner.controls.late = [], 0\n",
+        "",
+        "a batch that is tried again is the same",
+        (_RANDOM, _TOPOLOGIES),
+    ),
     Mutant(
         "station: a worker believes what it has, whoever wrote last",
         _STATION,

@@ -19,6 +19,14 @@ _WRITTEN: Final = f"{_NUMBERS}::test_a_number_goes_however_it_is_written"
 
 MUTANTS: Final = (
     Mutant(
+        "privacy: a card's rows that wait for their table are not left",
+        "apps/fraud/operations/forgetting.py",
+        "sum(count_rows(rows, names) for rows in waiting_rows(table)) + count_left(table, names)",
+        "count_left(table, names)",
+        "what is left is found",
+        (f"{_FORGET}::test_rows_that_wait_for_their_table_are_left",),
+    ),
+    Mutant(
         "privacy: savepoints are not named",
         "shared/millrace/privacy/residues.py",
         '    for saved in sorted((root / "savepoints").glob("*")):\n',

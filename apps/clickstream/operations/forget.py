@@ -218,11 +218,11 @@ def left_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, int]
     """Count what still names a person, by looking at every text of every row of every table.
 
     That is another way than the deletion's, so that it can find what that has missed. Rows that wait to be
-    merged into their table count as its rows.
+    merged into their table count as its rows; they are counted first, since they may be merged meanwhile.
     """
     names = subject.exactly(settings.topics)
     return {
-        path.name: count_left(path, names) + sum(count_rows(rows, names) for rows in waiting_rows(path))
+        path.name: sum(count_rows(rows, names) for rows in waiting_rows(path)) + count_left(path, names)
         for path in _tables(settings)
     }
 

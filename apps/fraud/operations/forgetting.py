@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from millrace.connectors.merging import wait_for_merges
+from millrace.connectors.merging import wait_for_merges, waiting_rows
 from millrace.connectors.upkeep import find_tables
-from millrace.privacy.erasure import Names, count_left, delete_letters, delete_rows
+from millrace.privacy.erasure import Names, count_left, count_rows, delete_letters, delete_rows
 from millrace.privacy.numbers import digits_of, is_card_number
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
 from millrace_apps.fraud.operations.served import JOURNAL, TABLE
@@ -113,12 +113,15 @@ def settle(settings: FraudSettings, patience_s: float) -> None:
 
 
 def find_traces(settings: FraudSettings, names: Names, deleted: dict[str, int] | None = None) -> list[Found]:
-    """Return what still names a card, table by table; found another way than it is deleted."""
+    """Return what still names a card, table by table; found another way than it is deleted.
+
+    Rows that wait for their table count as its rows: the next run brings them in.
+    """
     return [
         Found(
             table.name,
             (deleted or {}).get(table.name, 0),
-            count_left(table, names),
+            sum(count_rows(rows, names) for rows in waiting_rows(table)) + count_left(table, names),
             kept=table.name in KEPT,
         )
         for table in _tables(settings)

@@ -99,15 +99,18 @@ def position_of(table: Path, table_format: str, incarnation: str, batch: int) ->
 
 
 def last_written(table: Path, table_format: str, incarnation: str) -> int | None:
-    """Return the last batch that a query has written to a table, ``None`` for none."""
+    """Return the last batch that a query has written to a table, or left for it; ``None`` for none."""
     if table_format != "delta":
         named = [_BATCH_FOLDER.fullmatch(folder.name) for folder in table.glob("batch=*")]
         return max((int(n[2]) for n in named if n and n[1] == incarnation), default=None)
+    from millrace.connectors.merging import waiting_batches
+
+    left = [batch for app_id, batch in waiting_batches(table) if incarnation in app_id.split(":")]
     for _, actions in _log_backwards(table):
         written = [int(txn["version"]) for txn in actions if _is_of(txn, incarnation)]
         if written:
-            return max(written)
-    return None
+            return max([*written, *left])
+    return max(left, default=None)
 
 
 def has_moved(table: Path, kept: TablePosition) -> bool:
@@ -116,6 +119,11 @@ def has_moved(table: Path, kept: TablePosition) -> bool:
         newest = next(_log_backwards(table), None)
         return newest is not None and newest[0] > kept.version
     return bool(_later_folders(table, kept))
+
+
+def has_waiting(table: Path) -> bool:
+    """Return whether batches have left rows for a table that are to be brought into it."""
+    return any((table / WAITING).glob("*.arrow"))
 
 
 def roll_back(table: Path, kept: TablePosition) -> str:
@@ -145,22 +153,29 @@ def roll_back(table: Path, kept: TablePosition) -> str:
     return f"{table}: {len(later)} batches after {kept.version} removed"
 
 
-def forget_waiting(table: Path) -> None:
-    """Remove what batches have left for a table and is not in it: they came after where it is brought to."""
+def forget_waiting(table: Path) -> str:
+    """Remove what batches have left for a table, after where it is brought to; return what was done."""
+    files = len(list((table / WAITING).glob("*.arrow")))
     shutil.rmtree(table / WAITING, ignore_errors=True)
+    return f"{table}: {files} files of rows that waited for it removed"
 
 
 def ids_written_after(table: Path, kept: TablePosition) -> set[str]:
-    """Return the identities of the records that were written to a table since.
+    """Return the identities of the records that were written to a table since, or left for it.
 
     Raises:
         TablePositionError: Some have none: whether they would come again cannot be told.
     """
     import pyarrow.parquet as pq
 
-    found: set[str] = set()
+    from millrace.connectors.merging import waiting_rows
+
+    # What waits first: it may come into the table meanwhile.
+    columns = [rows.column("_event_id") for rows in waiting_rows(table)]
     for file in _files_after(table, kept):
-        ids = pq.read_table(file, columns=["_event_id"], partitioning=None).column("_event_id")
+        columns.append(pq.read_table(file, columns=["_event_id"], partitioning=None).column("_event_id"))
+    found: set[str] = set()
+    for ids in columns:
         if ids.null_count:
             raise TablePositionError(
                 f"{table} has records without an _event_id (their source has no source_id), so what is "

@@ -363,9 +363,11 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
 
         def settle() -> None:
             if tables == "rollback":
-                for path in savepoint.tables:
-                    positions.forget_waiting(path)
-                done.extend(positions.roll_back(path, savepoint.tables[path]) for path in moved)
+                for path in moved:
+                    if positions.has_waiting(path):
+                        done.append(positions.forget_waiting(path))
+                    if positions.has_moved(path, savepoint.tables[path]):
+                        done.append(positions.roll_back(path, savepoint.tables[path]))
             positions.keep_ids(to, already)
             status = read_status(savepoint.path, savepoint.batch)
             if status is not None:
@@ -391,8 +393,12 @@ def _known(savepoint: Savepoint) -> dict[Path, frozenset[str]]:
 
 
 def written_since(savepoint: Savepoint) -> list[Path]:
-    """Return the tables that something was written to since a savepoint."""
-    return [path for path, at in savepoint.tables.items() if positions.has_moved(path, at)]
+    """Return the tables that something was written to since a savepoint, or left for."""
+    return [
+        path
+        for path, at in savepoint.tables.items()
+        if positions.has_moved(path, at) or positions.has_waiting(path)
+    ]
 
 
 def _some(paths: list[Path]) -> str:

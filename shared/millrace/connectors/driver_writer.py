@@ -8,6 +8,7 @@ transaction entries as Spark's writer does, so the two can take turns.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.checkpoints.positions import read_ids
-from millrace.connectors.merging import AppendedTable, MergedTable, Merger, WaitingTable
+from millrace.connectors.merging import (
+    AppendedTable,
+    MergedTable,
+    Merger,
+    WaitingTable,
+    bring_in_left,
+)
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
@@ -30,6 +37,8 @@ from millrace.topology.sinks import Table, table_name
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
@@ -126,9 +135,16 @@ class DriverWriter:
         return counts
 
     def prepare(self) -> None:
-        """Create the tables that do not exist, so that readers find them empty rather than missing."""
+        """Create the tables that do not exist, so that readers find them empty rather than missing.
+
+        What a run that was cut off has left is brought in, also for tables that nothing is written to now.
+        """
         for table in self._tables.values():
             table.prepare()
+        places = [self._table_path(name) for name in self._tables]
+        for folder in {Path(place).parent for place in places if "://" not in place}:
+            for name in bring_in_left(folder, self._tables):
+                log.warning("%s: rows of an earlier version wait for it, and it is not written now", name)
 
     def flush(self) -> None:
         """Bring all tables to the last batch that was written."""

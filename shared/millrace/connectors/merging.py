@@ -12,11 +12,14 @@ and the table remembers the last batch that it has.
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -40,13 +43,18 @@ _MERGE_ATTEMPTS: Final = 5
 _REST: Final = 9.0
 #: Longer than this no row waits for its table, however long a merge takes, s.
 MOST_WAIT_S: Final = 30.0
-#: Rows that may wait for a table; the batch that brings more waits for the merge.
+#: Rows that may wait for a table, and their bytes in memory; the batch that brings more waits for the merge.
 MOST_ROWS: Final = 200_000
-_APP_ID, _BATCH = b"millrace.app_id", b"millrace.batch"
+MOST_BYTES: Final = 64 << 20
+#: What failed is tried again after so long, though no batch comes, s.
+AGAIN_S: Final = 10.0
+_APP_ID, _BATCH, _UPSERT = b"millrace.app_id", b"millrace.batch", b"millrace.upsert"
+
+_log = logging.getLogger("millrace.tables")
 
 
 class MergeFailed(MillraceError):
-    """Rows could not be merged into their table; they are kept, and merged when the job begins again."""
+    """Rows could not be brought into their table; they are kept, and brought in when the job begins again."""
 
 
 class WaitingTable:
@@ -62,6 +70,8 @@ class WaitingTable:
 
     #: Whether rows wait a while, so that those of several batches are brought in together.
     gathers = False
+    #: What names a row; ``None``: rows are appended.
+    _upsert: Upsert | None = None
 
     def __init__(
         self, name: str, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
@@ -75,8 +85,9 @@ class WaitingTable:
         self._lock, self._at_work = threading.Lock(), threading.Lock()
         self._waiting: dict[int, pa.Table] = {}
         self._since = 0.0
-        self._rests_until = 0.0
-        self.failed: Exception | None = None
+        self._rests_until = self._again_at = 0.0
+        #: Why what waits could not be brought in.
+        self.failed: MergeFailed | None = None
         #: Tables that are merged into by turns.
         self.beside = 1
 
@@ -102,52 +113,70 @@ class WaitingTable:
         if self._delta is None:
             self.prepare()
         if self.failed is not None:
-            raise MergeFailed(f"table {self.name}: {self.failed}") from self.failed
+            self.merge()  # once more: what was in the way may be gone
         if batch_id <= self._done:
             return
         if not self.keeps:
             with self._at_work:
                 self._bring([(batch_id, read(rows))], self._app_id)
             return
-        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id)
+        _keep(self._waits / f"{batch_id:012d}.arrow", rows, self._app_id, batch_id, self._upsert)
         with self._lock:
             if not self._waiting:
                 self._since = time.monotonic()
             self._waiting[batch_id] = rows
-            many = sum(one.num_rows for one in self._waiting.values()) > MOST_ROWS
+            many = _is_much(self._waiting.values())
         if many:
             self.merge()
 
     def due_in_s(self, interval_s: float) -> float:
         """Return in how many seconds rows should be brought in; infinite: none wait."""
         with self._lock:
-            if not self._waiting or self.failed is not None:
+            if not self._waiting:
                 return math.inf
-            if not self.gathers:
+            if self.failed is not None:
+                due = self._again_at
+            elif not self.gathers:
                 return 0.0
-            due = max(self._since + interval_s, min(self._rests_until, self._since + MOST_WAIT_S))
+            else:
+                due = max(self._since + interval_s, min(self._rests_until, self._since + MOST_WAIT_S))
         return due - time.monotonic()
 
     def merge(self) -> None:
-        """Bring in all that waits."""
+        """Bring in all that waits.
+
+        Raises:
+            MergeFailed: It cannot be brought in; it waits on.
+        """
         with self._at_work:
-            with self._lock:
-                taken = dict(self._waiting)
-            if not taken:
-                return
-            began = time.monotonic()
-            numbers = sorted(taken)
-            self._open()
-            self._bring([(number, read(taken[number])) for number in numbers], self._app_id)
+            try:
+                self._merge()
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of the native library is no Exception
+                self._again_at = time.monotonic() + AGAIN_S
+                self.failed = MergeFailed(f"table {self.name}: {error}")
+                _log.warning("rows wait for their table, which cannot be written: %s", self.failed)
+                raise self.failed from error
             self.failed = None
-            with self._lock:
-                for number in numbers:
-                    del self._waiting[number]
-                self._since = time.monotonic()
+
+    def _merge(self) -> None:
+        with self._lock:
+            taken = dict(self._waiting)
+        if not taken:
+            return
+        began = time.monotonic()
+        numbers = sorted(taken)
+        self._open()
+        self._bring([(number, read(taken[number])) for number in numbers], self._app_id)
+        with self._lock:
             for number in numbers:
-                (self._waits / f"{number:012d}.arrow").unlink(missing_ok=True)
-            took = time.monotonic() - began
-            self._rests_until = time.monotonic() + _REST * took * self.beside
+                del self._waiting[number]
+            self._since = time.monotonic()
+        for number in numbers:
+            (self._waits / f"{number:012d}.arrow").unlink(missing_ok=True)
+        took = time.monotonic() - began
+        self._rests_until = time.monotonic() + _REST * took * self.beside
 
     def _open(self) -> DeltaTable:
         if self._delta is None:
@@ -171,10 +200,24 @@ class WaitingTable:
             torn.unlink()  # its batch was not committed, and comes again
         assert self._delta is not None  # noqa: S101
         wanted = pa.schema(self._delta.schema().to_arrow())
+        batches: dict[int, pa.Table] = {}
+        done: list[Path] = []
+        by = ""
         for file in sorted(self._waits.glob("*.arrow")):
             rows, app_id, batch_id = _kept(file)
+            if batches and (app_id != by or _is_much(batches.values())):
+                self._bring_found(batches, by, done)
+                batches, done = {}, []
+            done.append(file)
             if batch_id > self._version(app_id):
-                self._bring([(batch_id, as_columns(rows, wanted))], app_id)
+                batches[batch_id], by = as_columns(rows, wanted), app_id
+        self._bring_found(batches, by, done)
+
+    def _bring_found(self, batches: dict[int, pa.Table], app_id: str, files: Sequence[Path]) -> None:
+        """Bring in what files have, together; one after the other, a hundred merges could be to be done."""
+        if batches:
+            self._bring(sorted(batches.items(), key=lambda batch: batch[0]), app_id)
+        for file in files:
             file.unlink()
 
 
@@ -182,16 +225,28 @@ class AppendedTable(WaitingTable):
     """A table that rows are appended to: each batch's by a commit of their own."""
 
     def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
-        from deltalake import CommitProperties, Transaction, write_deltalake
-
-        assert self._delta is not None  # noqa: S101
         for number, rows in batches:
-            self._delta.update_incremental()
-            if number > self._version(app_id):  # Spark's writer has written some
-                commit = CommitProperties(app_transactions=[Transaction(app_id, number)])
-                write_deltalake(self._delta, rows, mode="append", commit_properties=commit)
+            self._append(number, rows, app_id)
             if app_id == self._app_id:
                 self._done = max(self._done, number)
+
+    def _append(self, number: int, rows: pa.Table, app_id: str) -> None:
+        """Append a batch's rows; again where somebody else has changed the table's properties meanwhile."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        assert self._delta is not None  # noqa: S101
+        commit = CommitProperties(app_transactions=[Transaction(app_id, number)])
+        for left in reversed(range(_MERGE_ATTEMPTS)):
+            self._delta.update_incremental()
+            if number <= self._version(app_id):  # Spark's writer has written some
+                return
+            try:
+                write_deltalake(self._delta, rows, mode="append", commit_properties=commit)
+                return
+            except CommitFailedError:
+                if not left:
+                    raise
 
 
 class MergedTable(WaitingTable):
@@ -231,15 +286,17 @@ class MergedTable(WaitingTable):
 
     def _gather(self, table: DeltaTable) -> None:
         """Make few files of many, now and then: the next merge opens them all."""
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import DeltaError
 
         self._merges += 1
         if self._merges % GATHER_EVERY:
             return
         try:
             gather(table, self._folder)
-        except CommitFailedError:
-            table.update_incremental()  # somebody else was at work on them: the next time
+        except (DeltaError, OSError) as error:
+            # Somebody else was at work on them, or the disk is full: the next time. All rows are there.
+            _log.info("files of table %s stay as they are: %s", self.name, error)
+            table.update_incremental()
 
 
 @dataclass
@@ -302,10 +359,8 @@ class Merger:
 
     def _run(self) -> None:
         while table := self._next():
-            try:
+            with contextlib.suppress(MergeFailed):  # the next batch tries it again, and fails if that does
                 table.merge()
-            except Exception as error:  # the next batch tells it, and fails
-                table.failed = error
 
     def _next(self) -> WaitingTable | None:
         """Wait for a table whose time has come; ``None``: it is closed."""
@@ -319,11 +374,12 @@ class Merger:
             return None
 
 
-def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int) -> None:
+def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int, upsert: Upsert | None = None) -> None:
     """Write rows so that they are there whole or not at all."""
     file.parent.mkdir(exist_ok=True)
     written = file.with_suffix(".tmp")
-    said = {_APP_ID: app_id.encode(), _BATCH: str(batch_id).encode()}
+    how = json.dumps(None if upsert is None else asdict(upsert))
+    said = {_APP_ID: app_id.encode(), _BATCH: str(batch_id).encode(), _UPSERT: how.encode()}
     schema = rows.schema.with_metadata({**(rows.schema.metadata or {}), **said})
     with pa.ipc.new_file(written, schema) as into:
         into.write_table(rows.replace_schema_metadata(schema.metadata))
@@ -332,17 +388,34 @@ def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int) -> None:
 
 def _kept(file: Path) -> tuple[pa.Table, str, int]:
     """Return rows that were kept, with the query and the batch that left them."""
-    try:
-        with pa.ipc.open_file(file) as found:
-            kept = found.read_all()
+    with _reading(file), pa.ipc.open_file(file) as found:
+        kept = found.read_all()
+        app_id, batch_id = _left_by(kept.schema)
         rows = read(kept)
-    except pa.ArrowInvalid as error:
+    return rows.replace_schema_metadata(None), app_id, batch_id
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Say what is to be done with a file that cannot be read in the block."""
+    try:
+        yield
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         raise MergeFailed(
             f"{file} has rows that a batch left for its table and cannot be read ({error}): bring it back "
             "from a backup, or remove it, and the table lacks these versions of its rows"
         ) from error
-    said = kept.schema.metadata
-    return rows.replace_schema_metadata(None), said[_APP_ID].decode(), int(said[_BATCH])
+
+
+def _left_by(schema: pa.Schema) -> tuple[str, int]:
+    said = schema.metadata
+    return said[_APP_ID].decode(), int(said[_BATCH])
+
+
+def _is_much(rows: Iterable[pa.Table]) -> bool:
+    """Return whether so many rows wait, or such large ones, that no more are to."""
+    tables = list(rows)
+    return sum(one.num_rows for one in tables) > MOST_ROWS or sum(one.nbytes for one in tables) > MOST_BYTES
 
 
 def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -415,6 +488,56 @@ def waiting_files(folder: Path) -> list[Path]:
         folder: Where the table is.
     """
     return sorted((folder / WAITING).glob("*.arrow"))
+
+
+def waiting_batches(folder: Path) -> list[tuple[str, int]]:
+    """Return of the files that wait for a table which query left each, and with which batch.
+
+    Args:
+        folder: Where the table is.
+
+    Raises:
+        MergeFailed: A file cannot be read.
+    """
+    found = []
+    for file in waiting_files(folder):
+        with contextlib.suppress(FileNotFoundError), _reading(file), pa.ipc.open_file(file) as opened:
+            found.append(_left_by(opened.schema))
+    return found
+
+
+def bring_in_left(tables: Path, written: Collection[str]) -> list[str]:
+    """Bring in what waits for tables that a job does not write any more, as their rows say how.
+
+    Args:
+        tables: The folder of an app's tables.
+        written: Names of those that the job writes.
+
+    Returns:
+        The tables for which files of an earlier version wait on: these do not say how.
+    """
+    from deltalake import DeltaTable
+
+    unknown = []
+    for waits in sorted(tables.glob(f"*/{WAITING}")):
+        folder = waits.parent
+        files = waiting_files(folder)
+        if folder.name in written or not files or not DeltaTable.is_deltatable(str(folder)):
+            continue
+        with _reading(files[0]), pa.ipc.open_file(files[0]) as found:
+            how = (found.schema.metadata or {}).get(_UPSERT)
+        if how is None:
+            unknown.append(folder.name)
+            continue
+        given, make = json.loads(how), partial(DeltaTable, str(folder))
+        table: WaitingTable
+        if given is None:
+            table = AppendedTable(folder.name, str(folder), make, "", keeps=True)
+        else:
+            fields = {name: tuple(of) if isinstance(of, list) else of for name, of in given.items()}
+            table = MergedTable(Upsert(**fields), str(folder), make, "", keeps=True)
+        table.prepare()
+    return unknown
 
 
 def waiting_rows(folder: Path) -> Iterator[pa.Table]:

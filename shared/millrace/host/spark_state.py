@@ -11,9 +11,9 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyspark.errors import PySparkRuntimeError
 
@@ -21,6 +21,9 @@ from pyspark.errors import PySparkRuntimeError
 #: smallest requests, fit the socket's buffers, so that neither side ever waits for the other to read.
 _AT_ONCE: Final = 32
 _ON_THE_WAY: Final = 64
+#: So many bytes are on the way before answers are read: they fit the socket's buffers, too, so that a store
+#: which reads no more, since it has refused something, can still be heard.
+_BYTES_ON_THE_WAY: Final = 64 << 10
 #: What stands before a message: version of the protocol, length.
 _FRAME: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
@@ -40,6 +43,9 @@ class StateClient:
         state: A map state of a processor: they share a connection. Where its client is not as it is
             known here, requests are sent one by one.
 
+    What the store refuses ends the connection: Spark's server answers nothing after an error. So it is told
+    at once, whatever else is on the way, and again by every later call.
+
     Attributes:
         ahead: Whether several are sent at a time.
     """
@@ -50,8 +56,10 @@ class StateClient:
         self._client = getattr(owner, "_stateful_processor_api_client", None)
         self.ahead = all(hasattr(self._client, name) for name in _USED)
         self._messages = _messages_of(state, owner, self._client) if self.ahead else None
-        #: How many requests were sent together whose answers are not read yet, the earliest first.
-        self._sent: deque[int] = deque()
+        #: How many requests were sent together whose answers are not read yet, and their bytes, the
+        #: earliest first.
+        self._sent: deque[tuple[int, int]] = deque()
+        self._refused = ""
 
     def write(self, requests: Sequence[Callable[[], object]]) -> None:
         """Have requests done that only write, in order.
@@ -122,32 +130,37 @@ class StateClient:
 
     def _send(self, requests: Iterable[bytes], *, wait: bool = True) -> list[bytes]:
         """Send messages; return the values of the answers that are read, of all where it is waited for."""
+        if self._refused:
+            raise PySparkRuntimeError(self._refused)
         file = self._client.sockfile  # type: ignore[union-attr]
         values: list[bytes] = []
         left = iter(requests)
         # The next ones are made and sent while the store is at work on those before.
         while part := list(islice(left, _AT_ONCE)):
-            while sum(self._sent) + len(part) > _ON_THE_WAY:
-                values += self._receive()
-            for message in part:
-                file.write(_FRAME.pack(_PROTOCOL, len(message)))
-                file.write(message)
-            file.flush()
-            self._sent.append(len(part))
+            for count, size in _parts(list(map(len, part))):
+                while self._sent and self._is_much(count, size):
+                    values += self._receive()
+                for message in part[:count]:
+                    file.write(_FRAME.pack(_PROTOCOL, len(message)))
+                    file.write(message)
+                file.flush()
+                del part[:count]
+                self._sent.append((count, size))
         while wait and self._sent:
             values += self._receive()
         return values
 
+    def _is_much(self, count: int, size: int) -> bool:
+        """Return whether with so many requests more, and their bytes, too many would be on the way."""
+        counts, sizes = zip(*self._sent, strict=True)
+        return sum(counts) + count > _ON_THE_WAY or sum(sizes) + size > _BYTES_ON_THE_WAY
+
     def _receive(self) -> list[bytes]:
         """Return the values of the answers to the requests that were sent together before all others."""
         file = self._client.sockfile  # type: ignore[union-attr]
-        answers = _answers(file, self._sent.popleft())
-        try:
-            return [self._value(answer) if answer else b"" for answer in answers]
-        except PySparkRuntimeError:
-            while self._sent:  # so that the connection stays in step
-                _answers(file, self._sent.popleft())
-            raise
+        count, _ = self._sent.popleft()
+        answers = _answers(file, count)
+        return [self._value(answer) if answer else b"" for answer in answers]
 
     def _value(self, answer: bytes) -> bytes:
         from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
@@ -155,8 +168,12 @@ class StateClient:
         message = proto.StateResponse()
         message.ParseFromString(answer)
         if message.statusCode != 0:
-            raise PySparkRuntimeError(f"the state store refuses a request: {message.errorMessage}")
+            self._refuse(message.errorMessage)
         return message.value
+
+    def _refuse(self, said: str) -> NoReturn:
+        self._refused = f"the state store refuses a request: {said}"
+        raise PySparkRuntimeError(self._refused)
 
     def _ask(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
         client: Any = self._client
@@ -172,10 +189,10 @@ class StateClient:
             finally:
                 del client._send_proto_message, client._receive_proto_message
             client.sockfile.flush()
-            answers = [client._receive_proto_message() for _ in part]
-            for status, said, value in answers:
+            for _ in part:
+                status, said, value = client._receive_proto_message()
                 if status != 0:
-                    raise PySparkRuntimeError(f"the state store refuses a request: {said}")
+                    self._refuse(said)
                 values.append(value)
         return values
 
@@ -186,21 +203,52 @@ class StateClient:
         sockfile.write(message)
 
 
-def _answers(file: Any, count: int) -> list[bytes]:
-    """Read answers; one that says no more than that it is done has no bytes."""
-    read = bytearray(file.read(_LENGTH.size * count))
-    if not any(read):
-        return [b""] * count
-    at = 0
+def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield how many requests go together, and their bytes: no more than may be on the way, or one.
 
-    def take(size: int) -> bytes:
-        nonlocal at
-        if (missing := at + size - len(read)) > 0:
-            read.extend(file.read(missing))
-        at += size
-        return bytes(read[at - size : at])
+    >>> list(_parts([30_000, 30_000, 30_000, 100_000, 1]))
+    [(2, 60000), (1, 30000), (1, 100000), (1, 1)]
+    """
+    count = whole = 0
+    for size in sizes:
+        if count and whole + size > _BYTES_ON_THE_WAY:
+            yield count, whole
+            count = whole = 0
+        count, whole = count + 1, whole + size
+    if count:
+        yield count, whole
 
-    return [take(_LENGTH.unpack(take(_LENGTH.size))[0]) for _ in range(count)]
+
+def _answers(file: Any, count: int) -> Iterator[bytes]:
+    """Yield answers as they come, no more of them read than there are; one that is only done has no bytes.
+
+    Raises:
+        EOFError: The store has ended the connection.
+    """
+    read = bytearray()
+
+    def come_to(size: int, more: int) -> None:
+        """Have so many bytes been read; behind these so many more are sure to come."""
+        while len(read) < size:
+            if not (part := file.read1(size + more - len(read))):
+                raise EOFError("the state store has ended the connection")
+            read.extend(part)
+
+    while count:
+        come_to(_LENGTH.size, _LENGTH.size * (count - 1))
+        if not any(read):
+            done = len(read) // _LENGTH.size
+            del read[: done * _LENGTH.size]
+            count -= done
+            yield from [b""] * done
+            continue
+        count -= 1
+        (size,) = _LENGTH.unpack_from(read)
+        end = _LENGTH.size + size
+        come_to(end, _LENGTH.size * count)
+        answer = bytes(read[_LENGTH.size : end])
+        del read[:end]
+        yield answer
 
 
 def _no_answer() -> tuple[int, str, bytes]:

@@ -433,6 +433,8 @@ class _RunningLink:
         self._broadcast = self._kept.get((self._place, SHARED, BROADCAST)) if self._has_broadcast else None
         self._wake.clear()
         self._stores.clear()
+        # What a batch that was cut off has emitted is emitted again.
+        self._runner.emissions, self._runner.controls.late = [], 0
         # Which groups have something to do is known when all have been looked at.
         self._begins = True
 

@@ -14,7 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.checkpoints.positions import WAITING
 from millrace.connectors.merging import _keep
 from millrace.errors import UserError
+from millrace.privacy.erasure import count_left
 from millrace_apps.clickstream.contracts.events import Forget
+from millrace_apps.clickstream.operations import forget
 from millrace_apps.clickstream.operations.forget import (
     app_settings,
     delete_rows,
@@ -196,6 +198,25 @@ def test_rows_that_wait_for_their_table_are_left(settings: ClickstreamSettings, 
     assert ("table", "sessions", "the next run, or the job that runs") in {
         (one["kind"], one["name"], one["ends"]) for one in proof["stores"]
     }
+    assert left_rows(settings, subject)["sessions"] == 1
+
+
+def test_rows_that_come_into_their_table_while_it_is_looked_through_are_left(
+    settings: ClickstreamSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tables" / "sessions" / WAITING
+    folder.mkdir()
+    waits = pa.table({"visitor_id": ["v2"], "user_id": pa.array([None], pa.string())})
+    _keep(folder / "000000000004.arrow", waits, "clickstream:0:sessions", 4)
+    subject = subject_of(settings, "ann")
+    delete_rows(settings, subject)
+
+    def and_then(path: Path, names: Any) -> int:
+        found = count_left(path, names)
+        (folder / "000000000004.arrow").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(forget, "count_left", and_then)
     assert left_rows(settings, subject)["sessions"] == 1
 
 

@@ -14,7 +14,9 @@ from click.testing import Result
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
+from millrace.checkpoints.positions import WAITING
 from millrace.cli import build
+from millrace.connectors.merging import _keep
 from millrace.host.memory import MemoryHost
 from millrace.privacy.keys import read_ring, rotate
 from millrace_apps.fraud.app import begin
@@ -180,6 +182,21 @@ def holds(path: Path) -> bool:
     import pyarrow.parquet as pq
 
     return f"{GONE}'" in repr(pq.read_table(path).to_pylist())
+
+
+def test_rows_that_wait_for_their_table_are_left(tmp_path: Path) -> None:
+    """A killed job left them: the next run brings them in."""
+    tables(tmp_path)
+    for name, cards in (("alerts", [OTHER, GONE, GONE]), ("labels", [OTHER])):
+        folder = tmp_path / "tables" / name / WAITING
+        folder.mkdir()
+        _keep(folder / "000000000004.arrow", pa.table({"card_id": cards}), f"fraud:0:{name}", 4)
+    done = run(tmp_path, "--tables-only")
+    assert done.exit_code == 1
+    assert "alerts                   deleted        2   left 2" in done.output
+    assert "labels                   deleted        2   left 0" in done.output
+    assert "table alerts: 1 files of rows that a run left for it; the next run" in done.output
+    assert run(tmp_path, "--check").exit_code == 1
 
 
 def test_what_the_app_forgot_to_say_is_found(tmp_path: Path) -> None:

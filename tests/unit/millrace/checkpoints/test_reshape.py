@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,12 +29,13 @@ from millrace.checkpoints.bootstrap import BootstrapError, EntryFiller, _ms
 from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, Position
 from millrace.checkpoints.entries import EntryReader
 from millrace.checkpoints.groups import StoredGroup, packed_group
-from millrace.checkpoints.positions import record_tables
+from millrace.checkpoints.positions import WAITING, last_written, record_tables
 from millrace.checkpoints.reading import opened
 from millrace.checkpoints.rescale import RescaleError, rekey, repartition
 from millrace.checkpoints.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows
 from millrace.checkpoints.stages import load_process
 from millrace.checkpoints.writer import Written, assemble
+from millrace.connectors.merging import _keep
 from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.memory import MemoryHost, _Memory
 from millrace.process import kept_states
@@ -316,6 +318,26 @@ def test_a_batch_that_stands_in_a_table_only_keeps_a_checkpoint_from_being_resha
     with pytest.raises(RescaleError, match=r"batch 5 stands in .*table and was not committed"):
         rekey(NO_SESSION, kept, key_groups=8)
     assert kept.last() == LAST
+
+
+def test_a_batch_that_waits_for_a_table_keeps_a_checkpoint_from_being_reshaped(
+    kept: Checkpoint, tmp_path: Path
+) -> None:
+    """Killed between the file and the commit: the batch is planned anew, and its rows would come by both."""
+    incarnation = kept.contract()["incarnation"]
+    table, rows = tmp_path / "table", pa.table({"_event_id": ["a"]})
+    write_deltalake(str(table), rows)
+    (table / WAITING).mkdir()
+    record_tables(kept.root, {str(table): "delta"})
+    _keep(table / WAITING / "1.arrow", rows, f"app:{incarnation}:table", LAST)
+    _keep(table / WAITING / "2.arrow", rows, "app:another:table", LAST + 7)
+    assert last_written(table, "delta", incarnation) == LAST
+    _keep(table / WAITING / "3.arrow", rows, f"app:{incarnation}:table", LAST + 1)
+    for partitions in (4, 8):
+        with pytest.raises(RescaleError, match=r"batch 5 stands in .*table and was not committed"):
+            repartition(NO_SESSION, kept, partitions)
+    with pytest.raises(RescaleError, match=r"batch 5 stands in .*table and was not committed"):
+        rekey(NO_SESSION, kept, key_groups=8)
 
 
 def test_a_running_query_is_not_reshaped(kept: Checkpoint) -> None:

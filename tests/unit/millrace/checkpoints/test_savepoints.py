@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace.checkpoints import positions, savepoints
 from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, locate
 from millrace.checkpoints.positions import TablePosition
 from millrace.checkpoints.savepoints import Savepoint, SavepointCorrupted, SavepointError
+from millrace.connectors.merging import _keep
 from millrace.runtime.clock_files import Epoch, keep_settings, read_settings, write_status
 from millrace.runtime.contract import (
     CheckpointInUse,
@@ -323,6 +325,45 @@ def test_rolling_a_parquet_table_back_removes_the_batches_after_the_savepoint(
     assert [line.partition(": ")[2] for line in done] == ["2 batches after 2 removed"]
     left = sorted(p.name for p in parquet.iterdir())
     assert left == ["batch=0123456789ab-00000099"] + [f"batch={incarnation}-{b:08}" for b in range(3)]
+
+
+def leave(table: Path, incarnation: str, batch: int, *ids: str | None) -> Path:
+    """Have a batch leave rows for a table, as a killed job has."""
+    (table / positions.WAITING).mkdir(exist_ok=True)
+    file = table / positions.WAITING / f"{batch:012d}.arrow"
+    _keep(file, pa.table({"_event_id": pa.array(ids, pa.string())}), f"app:{incarnation}:delta", batch)
+    return file
+
+
+def test_what_waits_for_a_table_refuses_a_restore_that_says_nothing_of_it(
+    kept: Checkpoint, tmp_path: Path
+) -> None:
+    """The next start would bring it in, and the new query would write it again."""
+    log, _, incarnation = with_tables(kept, tmp_path)
+    made = savepoints.create(kept)
+    file = leave(log.folder, incarnation, LAST + 1, "a")
+    with pytest.raises(SavepointError, match=r"written to .*delta, and .*--rollback .*--merge .*--keep"):
+        savepoints.restore(made, tmp_path / "new")
+    assert savepoints.restore(made, tmp_path / "kept", tables="keep").done == ()
+    assert file.exists()
+    done = savepoints.restore(made, tmp_path / "new", tables="rollback").done
+    assert done == (f"{log.folder}: 1 files of rows that waited for it removed",)
+    assert not file.exists()
+    assert savepoints.restore(made, tmp_path / "again").done == ()
+
+
+def test_what_waits_for_a_table_is_left_out_by_a_query_that_merges(kept: Checkpoint, tmp_path: Path) -> None:
+    log, _, incarnation = with_tables(kept, tmp_path)
+    made = savepoints.create(kept)
+    leave(log.folder, incarnation, LAST + 1, "a", "b")
+    file = leave(log.folder, incarnation, LAST + 2, "c")
+    savepoints.restore(made, tmp_path / "new", tables="merge")
+    (ids,) = positions.kept_ids(tmp_path / "new").values()
+    assert positions.read_ids(ids) == {"a", "b", "c"}
+    assert file.exists()
+    leave(log.folder, incarnation, LAST + 3, None)
+    with pytest.raises(positions.TablePositionError, match="records without an _event_id"):
+        savepoints.restore(made, tmp_path / "other", tables="merge")
 
 
 def test_which_tables_a_query_writes_is_noted_once(tmp_path: Path) -> None:

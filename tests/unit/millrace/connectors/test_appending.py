@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from millrace.checkpoints.positions import forget_waiting, has_moved, position_of, roll_back
 from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
+from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.merging import MergeFailed, as_columns, open_with_waiting, waiting_files
 from millrace.connectors.router import DeadLetterLimit, Outputs
@@ -23,6 +25,7 @@ from millrace.connectors.upkeep import compact
 from millrace.host.json_columns import is_unread
 from millrace.query.catalog import AppTable
 from millrace.query.tables import asking
+from millrace.topology import Upsert
 from tests.cases import case_count
 from tests.unit.millrace.connectors.test_merging import cut_off, threads
 from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, batch
@@ -264,3 +267,164 @@ def test_what_a_writer_left_unread(tmp_path: Path) -> None:
 def kept_rows(file: Path) -> pa.Table:
     with pa.ipc.open_file(file) as found:
         return found.read_all()
+
+
+# -- what gets in the way ----------------------------------------------------------------------------------
+
+
+def test_an_append_goes_on_where_somebody_changes_the_table_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltalake
+
+    into = still(writer(tmp_path))
+    into.prepare()
+    left = 2
+
+    def between(*arguments: Any, **named: Any) -> None:
+        nonlocal left
+        if left := left - 1:
+            DeltaTable(str(tmp_path / "events")).alter.set_table_properties({"delta.checkpointInterval": "7"})
+        write_deltalake(*arguments, **named)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", between)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    into.close()
+    assert (left, rows(tmp_path), waits(tmp_path)) == (0, {("a", 1, 1): 1}, [])
+
+
+def test_an_append_that_somebody_is_always_in_the_way_of_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltalake
+
+    into, tries = still(writer(tmp_path)), 0
+
+    def refused(*_: Any, **__: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise CommitFailedError("metadata changed")
+
+    monkeypatch.setattr(deltalake, "write_deltalake", refused)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    with pytest.raises(MergeFailed, match="events: metadata changed"):
+        into.flush()
+    assert (tries, len(waits(tmp_path))) == (merging._MERGE_ATTEMPTS, 1)
+
+
+class Panic(BaseException):
+    """As a native library raises it: no Exception."""
+
+
+@pytest.mark.parametrize("fault", [OSError("the disk is full"), Panic("index out of bounds")])
+def test_a_fault_that_passes_is_told_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: BaseException
+) -> None:
+    """Without another batch it is tried again after a while; the next batch tries it at once."""
+    import deltalake
+
+    fails = True
+
+    def sometimes(*arguments: Any, **named: Any) -> None:
+        if fails:
+            raise fault
+        write_deltalake(*arguments, **named)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", sometimes)
+    into = writer(tmp_path)
+    into.prepare()
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    until(lambda: into._tables["events"].failed is not None)
+    assert f"cannot be written: table events: {fault}" in caplog.text
+    assert 0 < into._tables["events"].due_in_s(NEVER) <= merging.AGAIN_S
+    fails = False
+    into.write(batch(Session("a", 1, 2, 20)), 1)
+    until(lambda: not waits(tmp_path))
+    assert rows(tmp_path) == {("a", 1, 1): 1, ("a", 1, 2): 1}
+
+    fails = True
+    monkeypatch.setattr(merging, "AGAIN_S", 0.05)
+    into.write(batch(Session("a", 1, 3, 20)), 2)
+    until(lambda: into._tables["events"].failed is not None)
+    fails = False
+    until(lambda: not waits(tmp_path))
+    assert rows(tmp_path).total() == 3
+    assert into._tables["events"].failed is None
+    into.close()
+    assert threads() == []
+
+
+def test_files_do_not_pile_up_behind_a_table_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltalake
+
+    def is_full(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    into = writer(tmp_path)
+    into.prepare()
+    monkeypatch.setattr(deltalake, "write_deltalake", is_full)
+    into.write(batch(Session("a", 1, 1, 10)), 0)
+    until(lambda: into._tables["events"].failed is not None)
+    for number in range(1, 5):
+        with pytest.raises(MergeFailed, match="the disk is full"):
+            into.write(batch(Session("a", number, 1, 10)), number)
+    assert len(waits(tmp_path)) == 1
+    cut_off(into)
+
+
+def test_large_rows_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "MOST_BYTES", 2_000)
+    into = still(writer(tmp_path))
+    into.write(batch(Session("a" * 1_000, 1, 1, 10)), 0)
+    assert rows(tmp_path) == Counter()
+    into.write(batch(Session("b" * 1_000, 1, 1, 10)), 1)
+    assert rows(tmp_path).total() == 2
+    into.close()
+
+
+# -- tables that are not written any more ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("upsert", [BY_REVISION, Upsert("sessions", ("user",), ("revision", "n"))])
+def test_what_waits_for_tables_that_are_not_written_any_more_is_brought_in(
+    tmp_path: Path, upsert: Upsert
+) -> None:
+    stream: Any = SimpleNamespace(types={"main": Session})
+
+    def of(*tables: Any) -> DriverWriter:
+        outputs, limit = Outputs(stream, {"main": tables}), DeadLetterLimit()
+        return DriverWriter(outputs, lambda t: str(tmp_path / t), {}, "a", limit, merge_interval_s=NEVER)
+
+    first = still(of("events", upsert, "others"))
+    first.write(batch(Session("a", 1, 1, 10), Session("a", 1, 2, 20)), 0)
+    first.write(batch(Session("a", 1, 1, 30)), 1)
+    cut_off(first)
+    second = of("others")
+    second.prepare()
+    assert rows(tmp_path) == {("a", 1, 1): 2, ("a", 1, 2): 1}
+    assert [r["clicks"] for r in DeltaTable(str(tmp_path / "sessions")).to_pyarrow_table().to_pylist()] == [
+        20
+    ]
+    assert not list(tmp_path.glob("*/_waiting/*"))
+    second.close()
+
+
+def test_what_an_earlier_version_left_for_such_a_table_is_told_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = still(writer(tmp_path))
+    first.write(batch(Session("a", 1, 1, 10)), 0)
+    cut_off(first)
+    file = waits(tmp_path)[0]
+    kept, app_id, number = merging._kept(file)
+    said = {merging._APP_ID: app_id.encode(), merging._BATCH: str(number).encode()}
+    with pa.ipc.new_file(file, kept.schema.with_metadata(said)) as written:
+        written.write_table(kept.replace_schema_metadata(said))
+    stream: Any = SimpleNamespace(types={"main": Session})
+    outputs, limit = Outputs(stream, {"main": BY_REVISION}), DeadLetterLimit()
+    DriverWriter(outputs, lambda table: str(tmp_path / table), {}, "a", limit).prepare()
+    assert "events: rows of an earlier version wait for it" in caplog.text
+    assert waits(tmp_path) == [file]
+    assert merging.bring_in_left(tmp_path, {"events"}) == []

@@ -106,6 +106,53 @@ def test_who_begins_again_merges_what_is_there(tmp_path: Path) -> None:
     assert version(tmp_path) == done
 
 
+def test_what_two_queries_left_is_merged_under_the_name_of_each(tmp_path: Path) -> None:
+    for app_id, numbers in (("before", (4, 5)), ("after", (6, 7))):
+        one = writer(tmp_path / app_id, app_id=app_id)
+        for number in numbers:
+            one.write(batch(Session("a", 1, number, number)), number)
+        cut_off(one)
+    shutil.copytree(
+        tmp_path / "after" / "sessions" / WAITING,
+        tmp_path / "before" / "sessions" / WAITING,
+        dirs_exist_ok=True,
+    )
+    writer(tmp_path / "before", app_id="last").prepare()
+    assert rows(tmp_path / "before") == {("a", 1): (7, 7)}
+    table = DeltaTable(str(tmp_path / "before" / "sessions"))
+    done = [table.transaction_version(f"{app_id}:sessions") for app_id in ("before", "after", "last")]
+    assert done == [5, 7, None]
+
+
+def test_who_begins_again_merges_all_that_is_there_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred merges into a large table would be minutes in which no batch runs."""
+    first = writer(tmp_path)
+    for number in range(20):
+        first.write(batch(Session("a", 1, number, number)), number)
+    cut_off(first)
+    monkeypatch.setattr(merging, "MOST_ROWS", 11)
+    again = writer(tmp_path, app_id="b")
+    again.prepare()
+    assert (rows(tmp_path), version(tmp_path), waits(tmp_path)) == ({("a", 1): (19, 19)}, 2, [])
+    again.close()
+
+
+def test_a_compaction_that_fails_fails_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(merging, "GATHER_EVERY", 1)
+    monkeypatch.setattr(merging, "gather", is_full)
+    into = writer(tmp_path)
+    for number in range(3):
+        into.write(batch(Session("a", 1, number, number)), number)
+        into.flush()
+    into.close()
+    assert (rows(tmp_path), waits(tmp_path)) == ({("a", 1): (2, 2)}, [])
+
+
 def test_a_merge_whose_files_were_not_removed_is_not_done_again(tmp_path: Path) -> None:
     first = writer(tmp_path)
     first.write(batch(Session("a", 1, 1, 10)), 0)
@@ -140,11 +187,34 @@ def test_rows_that_an_earlier_version_left_get_the_columns_of_today(tmp_path: Pa
     assert rows(tmp_path) == {("a", 1): (3, 4)}
 
 
-def test_a_file_that_cannot_be_read_is_named_and_stays(tmp_path: Path) -> None:
+def test_rows_that_an_earlier_version_left_get_the_fields_of_today_within_their_columns() -> None:
+    inner = pa.struct([("a", pa.int64())])
+    told = pa.array([[{"a": 1}, {"a": 2}], None], pa.list_(inner))
+    before = pa.table({"event": pa.array([{"a": 1}, None], inner), "told": told})
+    wider = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string())), ("c", inner)])
+    now = pa.schema([("told", pa.list_(wider)), ("new", inner), ("event", wider)])
+    more = {"b": None, "c": None}
+    assert merging.as_columns(before, now).to_pylist() == [
+        {"told": [{"a": 1} | more, {"a": 2} | more], "new": None, "event": {"a": 1} | more},
+        {"told": None, "new": None, "event": None},
+    ]
+
+
+@pytest.mark.parametrize("damage", ["text", "cut off", "of nobody"])
+def test_a_file_that_cannot_be_read_is_named_and_stays(tmp_path: Path, damage: str) -> None:
     writer(tmp_path).prepare()
     (tmp_path / "sessions" / WAITING).mkdir()
     broken = tmp_path / "sessions" / WAITING / "000000000003.arrow"
-    broken.write_bytes(b"not rows")
+    rows = pa.table({"user": ["a"]})
+    if damage == "of nobody":
+        with pa.ipc.new_file(broken, rows.schema) as into:
+            into.write_table(rows)
+    else:
+        merging._keep(broken, rows, "a:sessions", 3)
+        broken.write_bytes(b"not rows" if damage == "text" else broken.read_bytes()[:-40])
+    for look in (merging.waiting_batches, lambda folder: list(waiting_rows(folder))):
+        with pytest.raises(MergeFailed, match=r"000000000003\.arrow .*cannot be read"):
+            look(tmp_path / "sessions")
     with pytest.raises(MergeFailed, match=r"000000000003\.arrow .*cannot be read"):
         writer(tmp_path).prepare()
     assert broken.exists()
@@ -166,7 +236,7 @@ def test_a_merge_that_fails_fails_the_next_batch_and_loses_nothing(
         time.sleep(0.01)
     with pytest.raises(MergeFailed, match="sessions: the disk is full"):
         into.write(batch(Session("a", 1, 2, 20)), 1)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(MergeFailed, match="full"):
         into.close()
     assert (waits(tmp_path), threads()) == (["000000000000.arrow"], [])
 

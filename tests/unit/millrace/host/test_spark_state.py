@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import socket
 import struct
 import threading
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcesso
 
 from millrace.host.spark_state import StateClient
 from millrace.host.spark_worker import _Backend
+from tests.cases import case_count
 
 KEY, VALUE = (
     t.StructType([t.StructField("n", t.LongType())]),
@@ -40,6 +42,11 @@ class Store:
         self.arrived = 0
         self.seen: list[str] = []
         self.refused = ""
+        self._has_refused = False
+        self.over = threading.Event()
+        #: What becomes of the connection when something was refused: Spark's server answers nothing more, and
+        #: leaves it open; or it is closed.
+        self.closes = False
         self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listens.bind(path)
         self._listens.listen()
@@ -61,9 +68,15 @@ class Store:
                 if len(waiting) == self.together:
                     for message in waiting:
                         answer = self._answer(message)
-                        file.write(struct.pack("!i", len(answer)) + answer)
-                    file.flush()
+                        if not (answer and self.closes and self._has_refused):
+                            file.write(struct.pack("!i", len(answer)) + answer)
+                        file.flush()
+                        if self._has_refused:
+                            break
                     waiting = []
+                if self._has_refused:
+                    assert self.closes or self.over.wait(20)
+                    return
 
     def _answer(self, message: bytes) -> bytes:
         from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
@@ -76,6 +89,7 @@ class Store:
         self.seen.append(kind)
         value = b""
         if kind == self.refused:
+            self._has_refused = True
             return proto.StateResponse(statusCode=1, errorMessage="no room").SerializeToString()  # type: ignore[no-any-return]
         if kind == "getValue":
             number = _field(call.getValue.userKey)
@@ -88,6 +102,7 @@ class Store:
         return proto.StateResponse(statusCode=0, value=value).SerializeToString()  # type: ignore[no-any-return]
 
     def close(self) -> None:
+        self.over.set()
         self._listens.close()
         self._thread.join(5)
 
@@ -197,14 +212,10 @@ def test_what_was_refused_of_those_who_did_not_wait_is_told_to_the_next_who_does
     store.refused = "removeKey"
     client.put([((1,), None), ((1,), b"x")], wait=False)
     client.put([((2,), b"x")] * 10, wait=False)
-    with pytest.raises(PySparkRuntimeError, match="no room"):
-        client.put([])
-    client.put([])  # told once
-    assert client.get([(1,), (2,)]) == [b"x", b"x"]
-    client.put([((n,), None) if n == 3 else ((n,), b"y") for n in range(50)], wait=False)
-    with pytest.raises(PySparkRuntimeError, match="no room"):
-        client.get([(5,)])
-    assert client.get([(5,)]) == [b"y"]
+    for again in (client.put, client.get, client.put):
+        with pytest.raises(PySparkRuntimeError, match="no room"):
+            again([])
+    assert store.pages == {}  # a batch whose state is not whole goes on with nothing
 
 
 def test_what_is_written_is_read_back_within_the_batch(store: Store, pages: MapState) -> None:
@@ -214,18 +225,67 @@ def test_what_is_written_is_read_back_within_the_batch(store: Store, pages: MapS
     assert kept.get_pages([3, 4]) == [b"x", b""]  # none is told from a page that is there by its bytes
 
 
-def test_a_refusal_is_an_error_and_the_connection_stays_in_step(store: Store, pages: MapState) -> None:
+@pytest.mark.parametrize("count", [1, 3, 40, 200])
+@pytest.mark.parametrize("size", [1, 3_000, 100_000])
+def test_a_refusal_is_told_though_the_store_neither_reads_nor_answers_any_more(
+    store: Store, pages: MapState, count: int, size: int
+) -> None:
+    """So Spark's server does. Whoever waits for the other answers, or has more to send, waits forever."""
     client = StateClient(pages)
+    pages._mapStateClient._stateful_processor_api_client._client_socket.settimeout(2)
+    client.put([((n,), bytes(size)) for n in range(7)])
+    store.refused = "removeKey"
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.put([((n,), None if n == 0 else bytes(size)) for n in range(count)])
+    with pytest.raises(PySparkRuntimeError, match="no room"):
+        client.get([(5,)])
+
+
+def test_a_refusal_of_what_the_client_of_this_pyspark_asks_is_told(store: Store, pages: MapState) -> None:
+    client = StateClient(pages)
+    pages._mapStateClient._stateful_processor_api_client._client_socket.settimeout(2)
     store.refused = "updateValue"
     with pytest.raises(PySparkRuntimeError, match="no room"):
         client.write([partial(pages.updateValue, (n,), (b"x",)) for n in range(3)])
     with pytest.raises(PySparkRuntimeError, match="no room"):
-        client.put([((7,), None) if n == 5 else ((n,), b"x") for n in range(40)])
-    with pytest.raises(PySparkRuntimeError, match="no room"):
-        client.put([((n,), None) if n % 50 else ((n,), b"x") for n in range(1, 200)])
-    store.refused = ""
-    client.write([partial(pages.updateValue, (9,), (b"y",))])
-    assert client.read([partial(pages.getValue, (9,)), partial(pages.getValue, (0,))]) == [(b"y",), None]
+        client.write([partial(pages.updateValue, (1,), (b"x",))])
+
+
+@pytest.mark.parametrize("asks", ["get", "put"])
+def test_a_connection_that_ends_is_not_taken_for_a_store_that_has_nothing(
+    store: Store, pages: MapState, asks: str
+) -> None:
+    client = StateClient(pages)
+    client.put([((n,), b"x") for n in range(3)])
+    store.refused, store.closes = "removeKey", True
+    client.put([((1,), None)], wait=False)
+    with pytest.raises((EOFError, ConnectionError)):
+        client.get([(0,), (2,)]) if asks == "get" else client.put([])
+
+
+@pytest.mark.parametrize("seed", range(case_count(30)))
+def test_of_any_requests_each_gets_its_own_answer(store: Store, pages: MapState, seed: int) -> None:
+    """The oracle is a dictionary; sizes are around those at which what is sent comes in several parts."""
+    chance = random.Random(seed)
+    client, wanted = StateClient(pages), dict[int, bytes]()
+    for _ in range(12):
+        keys = [chance.randrange(40) for _ in range(chance.choice((0, 1, 31, 32, 33, 64, 65, 100)))]
+        if chance.random() < 0.4:
+            assert client.get([(key,) for key in keys]) == [wanted.get(key) for key in keys]
+            continue
+        size = chance.choice((0, 1, 127, 2_000, 9_000))
+        changes = [
+            (key, None if chance.random() < 0.2 else chance.randbytes(size + chance.randrange(3)))
+            for key in keys
+        ]
+        client.put([((key,), data) for key, data in changes], wait=chance.random() < 0.5)
+        for key, data in changes:
+            if data is None:
+                wanted.pop(key, None)
+            else:
+                wanted[key] = data
+    client.put([])
+    assert store.pages == wanted
 
 
 def test_a_client_that_is_not_known_is_asked_one_by_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import weakref
@@ -61,13 +62,36 @@ class Bytes(StationBytes):
     """What a station keeps, with how often it is read, and batches that fail."""
 
     reads: int = 0
+    #: After so many requests the connection breaks.
+    breaks_after: int = 1 << 60
+
+    def _asked(self) -> None:
+        self.breaks_after -= 1
+        if self.breaks_after < 0:
+            raise ConnectionError
 
     def read(self, places: Sequence[At]) -> list[bytes | None]:
+        self._asked()
         self.reads += len(places)
         return super().read(places)
 
+    def write(self, place: At, data: bytes) -> None:
+        self._asked()
+        super().write(place, data)
+
+    def remove(self, place: At) -> None:
+        self._asked()
+        super().remove(place)
+
+    def push(self) -> None:
+        self._asked()
+
+    def flush(self) -> None:
+        self._asked()
+
     def fail(self) -> None:
         self.batch.clear()
+        self.breaks_after = 1 << 60
 
 
 class Worker:
@@ -141,7 +165,10 @@ class Runs:
         if self.rng.random() < 0.2:  # an attempt that is not committed, by either worker
             for number in range(self.rng.randrange(len(came)) + 1):
                 worker = self.rng.choice(self.workers)
-                worker.run(number, came[number], self.stores[number], self.settings)
+                if self.rng.random() < 0.5:  # in the middle of it, with half of the pages sent
+                    self.stores[number].breaks_after = self.rng.randrange(30)
+                with contextlib.suppress(ConnectionError):
+                    worker.run(number, came[number], self.stores[number], self.settings)
             for store in self.stores:
                 store.fail()
         if self.rng.random() < 0.15:
