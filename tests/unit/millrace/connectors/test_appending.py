@@ -375,7 +375,7 @@ def test_files_do_not_pile_up_behind_a_table_that_cannot_be_written(
 
 
 def test_large_rows_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "MOST_BYTES", 2_000)
+    monkeypatch.setattr(merging, "MOST_BYTES", 3_500)
     into = still(writer(tmp_path))
     into.write(batch(Session("a" * 1_000, 1, 1, 10)), 0)
     assert rows(tmp_path) == Counter()
