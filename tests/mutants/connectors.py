@@ -183,7 +183,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: large rows wait like small ones",
         _MERGING,
-        " or sum(one.nbytes for one in tables) > MOST_BYTES",
+        " or size > MOST_BYTES",
         "",
         "what waits is bounded",
         (f"{_APPENDS}::test_large_rows_do_not_wait",),

@@ -38,7 +38,7 @@ MUTANTS: Final = (
     Mutant(
         "state store: bytes on the way are not counted",
         _CLIENT,
-        " or sum(sizes) + size > _BYTES_ON_THE_WAY",
+        " or sizes + size > _BYTES_ON_THE_WAY",
         "",
         "a refusal is told at once",
         (f"{_ASKED}::test_a_refusal_is_told_though_the_store_neither_reads_nor_answers_any_more",),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
@@ -272,7 +272,7 @@ class MergedTable(WaitingTable):
     def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
         from deltalake import CommitProperties, Transaction
 
-        assert self._delta is not None  # noqa: S101
+        assert self._delta is not None and self._upsert is not None  # noqa: S101, PT018
         first, batch_id = batches[0][0], batches[-1][0]
         self._delta.update_incremental()
         entries = [Transaction(app_id, batch_id)]
@@ -415,7 +415,8 @@ def _left_by(schema: pa.Schema) -> tuple[str, int]:
 def _is_much(rows: Iterable[pa.Table]) -> bool:
     """Return whether so many rows wait, or such large ones, that no more are to."""
     tables = list(rows)
-    return sum(one.num_rows for one in tables) > MOST_ROWS or sum(one.nbytes for one in tables) > MOST_BYTES
+    rows_of_all, size = sum(one.num_rows for one in tables), sum(one.nbytes for one in tables)
+    return bool(rows_of_all > MOST_ROWS or size > MOST_BYTES)
 
 
 def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -534,7 +535,9 @@ def bring_in_left(tables: Path, written: Collection[str]) -> list[str]:
         if given is None:
             table = AppendedTable(folder.name, str(folder), make, "", keeps=True)
         else:
-            fields = {name: tuple(of) if isinstance(of, list) else of for name, of in given.items()}
+            fields: dict[str, Any] = {
+                name: tuple(of) if isinstance(of, list) else of for name, of in given.items()
+            }
             table = MergedTable(Upsert(**fields), str(folder), make, "", keeps=True)
         table.prepare()
     return unknown

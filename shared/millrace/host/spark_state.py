@@ -152,8 +152,9 @@ class StateClient:
 
     def _is_much(self, count: int, size: int) -> bool:
         """Return whether with so many requests more, and their bytes, too many would be on the way."""
-        counts, sizes = zip(*self._sent, strict=True)
-        return sum(counts) + count > _ON_THE_WAY or sum(sizes) + size > _BYTES_ON_THE_WAY
+        counts = sum(sent for sent, _ in self._sent)
+        sizes = sum(sent for _, sent in self._sent)
+        return counts + count > _ON_THE_WAY or sizes + size > _BYTES_ON_THE_WAY
 
     def _receive(self) -> list[bytes]:
         """Return the values of the answers to the requests that were sent together before all others."""

@@ -104,7 +104,9 @@ class World:
 
     def begin(self) -> DriverWriter:
         stream: Any = SimpleNamespace(types={"main": self.kind})
-        tables = [t for name, t in zip(TABLES, ("all", NEWEST, LAST), strict=True) if name in self.wanted]
+        tables: list[Any] = [
+            t for name, t in zip(TABLES, ("all", NEWEST, LAST), strict=True) if name in self.wanted
+        ]
         made = DriverWriter(
             Outputs(stream, {"main": tuple(tables)}), lambda table: str(self.folder / table), {},
             f"app:{self.name}", DeadLetterLimit(), self.known,
