@@ -157,6 +157,14 @@ MUTANTS: Final = (
         (f"{_APPENDS}::test_an_append_goes_on_where_somebody_changes_the_table_meanwhile",),
     ),
     Mutant(
+        "connectors: an earlier version stops at a column of a later one",
+        _MERGING,
+        "                rows = as_columns(rows, wanted)  # a later",
+        "                raise  # a later",
+        "back to an earlier version",
+        (f"{_APPENDS}::test_an_earlier_version_goes_on_with_the_tables_of_a_later_one",),
+    ),
+    Mutant(
         "connectors: a panic of the native library ends the thread without a word",
         _MERGING,
         "            except BaseException as error:  # a panic",

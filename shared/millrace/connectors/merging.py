@@ -233,7 +233,7 @@ class AppendedTable(WaitingTable):
     def _append(self, number: int, rows: pa.Table, app_id: str) -> None:
         """Append a batch's rows; again where somebody else has changed the table's properties meanwhile."""
         from deltalake import CommitProperties, Transaction, write_deltalake
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
         assert self._delta is not None  # noqa: S101
         commit = CommitProperties(app_transactions=[Transaction(app_id, number)])
@@ -247,6 +247,11 @@ class AppendedTable(WaitingTable):
             except CommitFailedError:
                 if not left:
                     raise
+            except SchemaMismatchError:
+                wanted = pa.schema(self._delta.schema().to_arrow())
+                if not left or not {*rows.column_names} <= {*wanted.names}:
+                    raise
+                rows = as_columns(rows, wanted)  # a later version has been here, and has added columns
 
 
 class MergedTable(WaitingTable):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -382,6 +383,34 @@ def test_large_rows_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     into.write(batch(Session("b" * 1_000, 1, 1, 10)), 1)
     assert rows(tmp_path).total() == 2
     into.close()
+
+
+class Later(msgspec.Struct):
+    """The records of a later version."""
+
+    user: str
+    n: int
+    revision: int
+    clicks: int
+    gone: bool = False
+    note: str = "-"
+
+
+@pytest.mark.parametrize("interval_s", [0.0, NEVER])
+def test_an_earlier_version_goes_on_with_the_tables_of_a_later_one(tmp_path: Path, interval_s: float) -> None:
+    """As Spark's writer does: what it does not know is null."""
+    for number, kind in enumerate((Session, Later, Session, Session)):
+        stream: Any = SimpleNamespace(types={"main": kind})
+        outputs, limit = Outputs(stream, {"main": ("events", BY_REVISION)}), DeadLetterLimit()
+        into = DriverWriter(
+            outputs, lambda t: str(tmp_path / t), {}, "a", limit, merge_interval_s=interval_s
+        )  # fmt: skip
+        into.write(batch(kind("a", number, 1, 1)), number)
+        into.close()
+    for table in ("events", "sessions"):
+        found = DeltaTable(str(tmp_path / table)).to_pyarrow_table().to_pylist()
+        notes = {row["n"]: row["note"] for row in found}
+        assert notes == {0: None, 1: "-", 2: None, 3: None}, table
 
 
 # -- tables that are not written any more ------------------------------------------------------------------
