@@ -55,7 +55,7 @@ MUTANTS: Final = (
     Mutant(
         "state store: a connection that ended has said that all is done",
         _CLIENT,
-        '                raise EOFError("the state store has ended the connection")\n',
+        '                raise PySparkRuntimeError("the state store has ended the connection")\n',
         "                part = bytes(size + more - len(read))\n",
         "no state is taken for none",
         (f"{_ASKED}::test_a_connection_that_ends_is_not_taken_for_a_store_that_has_nothing",),

@@ -224,7 +224,8 @@ def _answers(file: Any, count: int) -> Iterator[bytes]:
     """Yield answers as they come, no more of them read than there are; one that is only done has no bytes.
 
     Raises:
-        EOFError: The store has ended the connection.
+        PySparkRuntimeError: The store has ended the connection. It is no EOFError, which Spark takes here and
+            there for the end of what there is.
     """
     read = bytearray()
 
@@ -232,7 +233,7 @@ def _answers(file: Any, count: int) -> Iterator[bytes]:
         """Have so many bytes been read; behind these so many more are sure to come."""
         while len(read) < size:
             if not (part := file.read1(size + more - len(read))):
-                raise EOFError("the state store has ended the connection")
+                raise PySparkRuntimeError("the state store has ended the connection")
             read.extend(part)
 
     while count:

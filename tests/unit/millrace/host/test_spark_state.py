@@ -259,7 +259,7 @@ def test_a_connection_that_ends_is_not_taken_for_a_store_that_has_nothing(
     client.put([((n,), b"x") for n in range(3)])
     store.refused, store.closes = "removeKey", True
     client.put([((1,), None)], wait=False)
-    with pytest.raises((EOFError, ConnectionError)):
+    with pytest.raises((PySparkRuntimeError, ConnectionError)):
         client.get([(0,), (2,)]) if asks == "get" else client.put([])
 
 
