@@ -247,7 +247,7 @@ MUTANTS: Final = (
     Mutant(
         "checkpoints: a batch whose rows wait for a table is not there",
         _POSITIONS,
-        "            return max([*written, *left])\n    return max(left, default=None)\n",
+        "            return max([*written, *waits])\n    return max(waits, default=None)\n",
         "            return max(written)\n    return None\n",
         "a checkpoint is not reshaped where its last batch was not committed",
         (
@@ -266,7 +266,7 @@ MUTANTS: Final = (
     Mutant(
         "savepoints: rows that wait for a table are written again after a restore",
         _POSITIONS,
-        '    columns = [rows.column("_event_id") for rows in waiting_rows(table)]\n',
+        '    columns = [rows.column("_event_id") for rows in waits]\n',
         "    columns = []\n",
         "no row comes twice after a restore",
         (f"{_SAVEPOINTS}::test_what_waits_for_a_table_is_left_out_by_a_query_that_merges",),

@@ -98,19 +98,26 @@ def position_of(table: Path, table_format: str, incarnation: str, batch: int) ->
     return None if version is None or version < 0 else TablePosition("delta", version, incarnation)
 
 
-def last_written(table: Path, table_format: str, incarnation: str) -> int | None:
-    """Return the last batch that a query has written to a table, or left for it; ``None`` for none."""
+def last_written(
+    table: Path, table_format: str, incarnation: str, left: Iterable[tuple[str, int]] = ()
+) -> int | None:
+    """Return the last batch that a query has written to a table, or left for it; ``None`` for none.
+
+    Args:
+        table: Its folder.
+        table_format: ``delta`` or ``parquet``.
+        incarnation: Of the checkpoint that writes it.
+        left: Which queries have left rows that wait for it, and with which batches.
+    """
     if table_format != "delta":
         named = [_BATCH_FOLDER.fullmatch(folder.name) for folder in table.glob("batch=*")]
         return max((int(n[2]) for n in named if n and n[1] == incarnation), default=None)
-    from millrace.connectors.merging import waiting_batches
-
-    left = [batch for app_id, batch in waiting_batches(table) if incarnation in app_id.split(":")]
+    waits = [batch for app_id, batch in left if incarnation in app_id.split(":")]
     for _, actions in _log_backwards(table):
         written = [int(txn["version"]) for txn in actions if _is_of(txn, incarnation)]
         if written:
-            return max([*written, *left])
-    return max(left, default=None)
+            return max([*written, *waits])
+    return max(waits, default=None)
 
 
 def has_moved(table: Path, kept: TablePosition) -> bool:
@@ -160,18 +167,21 @@ def forget_waiting(table: Path) -> str:
     return f"{table}: {files} files of rows that waited for it removed"
 
 
-def ids_written_after(table: Path, kept: TablePosition) -> set[str]:
+def ids_written_after(table: Path, kept: TablePosition, waits: Iterable[Any] = ()) -> set[str]:
     """Return the identities of the records that were written to a table since, or left for it.
+
+    Args:
+        table: Its folder.
+        kept: Where it stood.
+        waits: Rows that wait for it, Arrow tables; they are looked at first, since they may come into the
+            table meanwhile.
 
     Raises:
         TablePositionError: Some have none: whether they would come again cannot be told.
     """
     import pyarrow.parquet as pq
 
-    from millrace.connectors.merging import waiting_rows
-
-    # What waits first: it may come into the table meanwhile.
-    columns = [rows.column("_event_id") for rows in waiting_rows(table)]
+    columns = [rows.column("_event_id") for rows in waits]
     for file in _files_after(table, kept):
         columns.append(pq.read_table(file, columns=["_event_id"], partitioning=None).column("_event_id"))
     found: set[str] = set()

@@ -153,10 +153,12 @@ def _last_settled(checkpoint: Checkpoint) -> int:
     A batch that was planned and not committed is planned anew, perhaps with other events; what it wrote
     before it was cut off would stay.
     """
+    from millrace.connectors.merging import waiting_batches
+
     last = checkpoint.last()
     incarnation = checkpoint.contract()["incarnation"]
     for table, kind in positions.tables_of(checkpoint.root).items():
-        written = positions.last_written(table, kind, incarnation)
+        written = positions.last_written(table, kind, incarnation, waiting_batches(table))
         if written is not None and written > last:
             raise RescaleError(
                 f"batch {written} stands in {table} and was not committed: start the query once more, so "

@@ -341,6 +341,8 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
         SavepointError: There is a checkpoint already, or tables were written to since.
         CheckpointInUse: A query runs there.
     """
+    from millrace.connectors.merging import waiting_rows
+
     verify(savepoint)
     to = to.absolute()
     with owned(to):
@@ -357,7 +359,7 @@ def restore(savepoint: Savepoint, to: Path, *, tables: Tables = "refuse", replac
             )
         already = _known(savepoint)
         for path in moved if tables == "merge" else ():
-            newer = positions.ids_written_after(path, savepoint.tables[path])
+            newer = positions.ids_written_after(path, savepoint.tables[path], waiting_rows(path))
             already[path] = already.get(path, frozenset()) | newer
         done: list[str] = []
 

@@ -35,7 +35,7 @@ from millrace.checkpoints.rescale import RescaleError, rekey, repartition
 from millrace.checkpoints.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows
 from millrace.checkpoints.stages import load_process
 from millrace.checkpoints.writer import Written, assemble
-from millrace.connectors.merging import _keep
+from millrace.connectors.merging import _keep, waiting_batches
 from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.memory import MemoryHost, _Memory
 from millrace.process import kept_states
@@ -331,7 +331,7 @@ def test_a_batch_that_waits_for_a_table_keeps_a_checkpoint_from_being_reshaped(
     record_tables(kept.root, {str(table): "delta"})
     _keep(table / WAITING / "1.arrow", rows, f"app:{incarnation}:table", LAST)
     _keep(table / WAITING / "2.arrow", rows, "app:another:table", LAST + 7)
-    assert last_written(table, "delta", incarnation) == LAST
+    assert last_written(table, "delta", incarnation, waiting_batches(table)) == LAST
     _keep(table / WAITING / "3.arrow", rows, f"app:{incarnation}:table", LAST + 1)
     for partitions in (4, 8):
         with pytest.raises(RescaleError, match=r"batch 5 stands in .*table and was not committed"):

@@ -24,7 +24,13 @@ from millrace.checkpoints import positions
 from millrace.checkpoints.positions import TablePosition
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.merging import MergeFailed, open_with_waiting, waiting_files, waiting_rows
+from millrace.connectors.merging import (
+    MergeFailed,
+    open_with_waiting,
+    waiting_batches,
+    waiting_files,
+    waiting_rows,
+)
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.connectors.upkeep import compact, vacuum
 from millrace.privacy.erasure import Names, count_rows, delete_where
@@ -172,7 +178,8 @@ class World:
             self.check(only=self.wanted)
 
     def last_written(self, name: str) -> int:
-        found = positions.last_written(self.folder / name, "delta", self.name)
+        left = waiting_batches(self.folder / name)
+        found = positions.last_written(self.folder / name, "delta", self.name, left)
         return -1 if found is None else found
 
     def spark(self) -> None:
@@ -277,7 +284,7 @@ class World:
         for name in moved:
             folder = self.folder / name
             if mode == "merge":
-                ids[folder] = positions.ids_written_after(folder, at[name])
+                ids[folder] = positions.ids_written_after(folder, at[name], waiting_rows(folder))
             elif mode == "rollback":
                 positions.forget_waiting(folder)
                 if positions.has_moved(folder, at[name]):
