@@ -219,8 +219,8 @@ class Intake:
         if events is None or not all(keys) or NO_TIME in times:
             self._read_each(chunk, batch)
             return
-        by_key = batch.by_key
-        columns = [times, raws, chunk.identities() or _nothing, events]
+        by_key: dict[Any, list[Row]] = batch.by_key  # of every one there is a key
+        columns: list[Any] = [times, raws, chunk.identities() or _nothing, events]
         if headers is not None or on_time is not None:
             columns.append(headers or _nothing)
         if on_time is not None:
