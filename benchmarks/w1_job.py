@@ -7,6 +7,7 @@ is measured here is compared row by row.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 from operator import itemgetter
@@ -160,9 +161,9 @@ class BatchZScore(ZScore):
             (squares_before[last] + cents[last] ** 2).tolist(),
             strict=True,
         )
-        batch.write(self.running, [Running(*values) for values in after])
-        scored = zip(batch.events, (n_before + 1).tolist(), z.tolist(), strict=True)
-        batch.emit([Score(event.id, count, score) for event, count, score in scored])
+        batch.write(self.running, itertools.starmap(Running, after))
+        numbers = [event.id for event in batch.events]
+        batch.emit(map(Score, numbers, (n_before + 1).tolist(), z.tolist()))
 
 
 def _before(

@@ -7,7 +7,9 @@ holds them equal), and where ``process_batch`` raises, the events are handled on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ class Batch(Generic[E]):
     moved and deleted (``timers``).
 
     Attributes:
-        keys: The k keys, as ``ctx.key`` gives them.
         events: The n events.
         inputs: For each event the name of the input that it came by; empty where the process has one.
         watermark: The batch's watermark, ms.
@@ -38,7 +39,7 @@ class Batch(Generic[E]):
 
     def __init__(
         self,
-        keys: list[Any],
+        keys: Callable[[], list[Any]],
         events: list[E],
         times: list[int],
         starts: list[int],
@@ -46,7 +47,7 @@ class Batch(Generic[E]):
         read: Any,
         inputs: Sequence[str] = (),
     ) -> None:
-        self.keys = keys
+        self._keys = keys
         self.events = events
         self.inputs = inputs
         self.watermark = watermark
@@ -55,12 +56,17 @@ class Batch(Generic[E]):
         self._starts = starts
         self._read = read
         #: What was written and emitted; the host takes it when the callback has returned.
-        self.written: list[tuple[str, Sequence[Any]]] = []
+        self.written: list[tuple[str, Sequence[Any], Sequence[int] | None]] = []
         self.emitted: list[tuple[str, Sequence[Any], Sequence[int] | None]] = []
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.events)
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        """The k keys, as ``ctx.key`` gives them."""
+        return self._keys()
 
     @property
     def event_times(self) -> npt.NDArray[np.int64]:
@@ -81,7 +87,7 @@ class Batch(Generic[E]):
         """For each row the place of its key in ``keys``, shape (n,)."""
         import numpy as np
 
-        return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        return np.repeat(np.arange(len(self._starts) - 1), np.diff(self.starts))
 
     def column(self, name: str, dtype: Any = float) -> npt.NDArray[Any]:
         """Return a field of all events, shape (n,).
@@ -92,7 +98,7 @@ class Batch(Generic[E]):
         """
         import numpy as np
 
-        return np.array([getattr(event, name) for event in self.events], dtype=dtype)
+        return np.array(list(map(operator.attrgetter(name), self.events)), dtype=dtype)
 
     def read(self, state: ValueState[T]) -> list[T]:
         """Return a value state of every key, as it is visible at the key's first event; length k.
@@ -105,20 +111,25 @@ class Batch(Generic[E]):
         """
         return self._read(state)  # type: ignore[no-any-return]
 
-    def write(self, state: ValueState[T], values: Iterable[T]) -> None:
-        """Write a value state of every key, at the time of the key's last event.
+    def write(self, state: ValueState[T], values: Iterable[T], rows: Sequence[int] | None = None) -> None:
+        """Write a value state of every key, at the time of the key's last event, or of some keys.
 
         Args:
             state: The state.
-            values: A value for each of the k keys.
+            values: A value for each of the k keys, or for each of ``rows``.
+            rows: The rows at whose times, and for whose keys, they are written, in order; ``None``: the last
+                row of each key.
 
         Raises:
             ValueError: There are more or fewer of them.
         """
         kept = _plain(values)
-        if len(kept) != len(self.keys):
-            raise ValueError(f"{len(kept)} values for {len(self.keys)} keys")
-        self.written.append((state.name, kept))
+        of = None if rows is None else [int(row) for row in rows]
+        if of is None and len(kept) != len(self._starts) - 1:
+            raise ValueError(f"{len(kept)} values for {len(self._starts) - 1} keys")
+        if of is not None and len(kept) != len(of):
+            raise ValueError(f"{len(kept)} values for {len(of)} rows")
+        self.written.append((state.name, kept, of))
 
     def emit(self, records: Iterable[Any], rows: Sequence[int] | None = None) -> None:
         """Emit records to the main output.

@@ -332,6 +332,22 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "kafka: of an output's chunks the first alone is sent",
+        "shared/millrace/connectors/driver_writer.py",
+        "            for chunk in chunks.pop(output, ()):\n",
+        "            for chunk in chunks.pop(output, ())[:1]:\n",
+        "every record comes to its topic",
+        ("tests/unit/millrace/connectors/test_chunk_by_chunk.py",),
+    ),
+    Mutant(
+        "kafka: what goes to a topic and a table is sent alone",
+        "shared/millrace/connectors/driver_writer.py",
+        "if o in outputs.tables or is_dead_letters(o)}",
+        "if is_dead_letters(o)}",
+        "every record comes to its table",
+        ("tests/unit/millrace/connectors/test_chunk_by_chunk.py",),
+    ),
+    Mutant(
         "kafka: topics are created with the broker's default of whose time a record carries",
         "shared/millrace/kafka/admin.py",
         "config={**APPEND_TIME, **spec.config}",

@@ -36,10 +36,26 @@ MUTANTS: Final = (
     Mutant(
         "operators: an older repeat sets the horizon back",
         f"{_OPERATORS}/dedup.py",
-        "        if self._refresh and ctx.event_time > seen.mark_ms:\n",
-        "        if self._refresh:\n",
+        "        anew = self._refresh and at > seen.mark_ms\n",
+        "        anew = self._refresh\n",
         "an id that never stops coming passes once",
         (f"{_TESTS}/test_dedup.py::test_in_arrival_order_an_older_repeat_does_not_set_the_horizon_back",),
+    ),
+    Mutant(
+        "operators: of keys that are looked at together a repeat is known for longer",
+        f"{_OPERATORS}/dedup.py",
+        "                    if not anew:\n                        continue\n",
+        "",
+        "repeats are dropped alike, of one key or of many at once",
+        (f"{_TESTS}/test_dedup.py::test_looking_at_many_keys_together_is_looking_at_each_by_itself",),
+    ),
+    Mutant(
+        "operators: of keys that are looked at together an older event takes the horizon back",
+        f"{_OPERATORS}/dedup.py",
+        "                    if seen is not None and at <= seen.mark_ms:\n                        continue\n",
+        "",
+        "repeats are dropped alike, of one key or of many at once",
+        (f"{_TESTS}/test_dedup.py::test_looking_at_many_keys_together_is_looking_at_each_by_itself",),
     ),
     Mutant(
         "operators: of equals that which came first is ranked first",

@@ -323,10 +323,105 @@ MUTANTS: Final = (
     Mutant(
         "state: columns that cannot be kept are",
         "shared/millrace/host/batch_call.py",
-        "            store.pack_entry(key, opened)\n",
+        "        store.pack_entries(self.keys, self.opened)\n",
         "",
         "poison is put aside, in columns",
         (f"{_TESTS}/host/test_poison.py::test_a_column_that_cannot_be_kept_is_handled_one_by_one",),
+    ),
+    Mutant(
+        "state: of entries that are packed together the last ones are not looked at",
+        f"{_STATE}/layout.py",
+        "        for low in range(0, len(bodies), _CHECKED_AT_ONCE):\n",
+        "        for low in range(0, min(1, len(bodies))):\n",
+        "poison is put aside, in columns",
+        (f"{_TESTS}/state/test_store.py::test_of_many_entries_the_one_that_cannot_be_read_back_is_named",),
+    ),
+    Mutant(
+        "state: what is written at a row is that of the first one",
+        "shared/millrace/host/batch_call.py",
+        "                state.value = value\n",
+        "                state.value = values[0]\n",
+        "process_batch writes what it says, where it says so",
+        (f"{_TESTS}/test_process_batch.py::test_what_is_written_at_some_rows_is_what_their_events_write",),
+    ),
+    Mutant(
+        "state: what is written at a row lives from the first one on",
+        "shared/millrace/host/batch_call.py",
+        "                cursor.entry, cursor.now = opened.entry, rows[row].event_time\n",
+        "                cursor.entry, cursor.now = opened.entry, rows[0].event_time\n",
+        "process_batch writes what it says, when it says so",
+        (
+            f"{_TESTS}/test_process_batch.py",
+            f"{_TESTS}/operators/test_dedup.py::test_looking_at_many_keys_together_is_looking_at_each_by_itself",
+        ),
+    ),
+    Mutant(
+        "identities: of columns that of an output that was renamed is another",
+        "shared/millrace/host/runner.py",
+        "[row.cause for row in rows], self._outputs[output]\n",
+        "[row.cause for row in rows], output\n",
+        "a record has one identity, whoever handles its event",
+        (
+            f"{_TESTS}/test_process_batch.py"
+            "::test_identities_have_the_name_that_an_output_is_stored_under_also_in_columns",
+        ),
+    ),
+    Mutant(
+        "identities: records of one row are not numbered in columns",
+        "shared/millrace/host/runner.py",
+        "                indexes = _numbered(of)\n",
+        "                indexes = None\n",
+        "a record has one identity, whoever handles its event",
+        (
+            f"{_TESTS}/test_process_batch.py"
+            "::test_identities_have_the_name_that_an_output_is_stored_under_also_in_columns",
+        ),
+    ),
+    Mutant(
+        "state: a sweep of values forgets those that live on",
+        f"{_STATE}/pages.py",
+        "                if value is not None and value[0] <= line:\n",
+        "                if value is not None:\n",
+        "nothing is forgotten before its time",
+        (f"{_TESTS}/state/test_ttl.py::test_a_sweep_of_values_alone_leaves_what_one_of_anything_leaves",),
+    ),
+    Mutant(
+        "state: a sweep of values forgets timers",
+        f"{_STATE}/pages.py",
+        "expiry <= line and cell.timer is None:",
+        "expiry <= line:",
+        "nothing is forgotten before its time",
+        (f"{_TESTS}/state/test_ttl.py::test_a_sweep_of_values_alone_leaves_what_one_of_anything_leaves",),
+    ),
+    Mutant(
+        "state: a sweep takes any one state for a value",
+        f"{_STATE}/layout.py",
+        '            if only.kind == "value" and not only.on_processing_time:\n',
+        "            if not only.on_processing_time:\n",
+        "maps and lists are swept by what is in them",
+        (f"{_TESTS}/state/test_ttl.py::test_of_entries_with_more_than_a_value_a_sweep_looks_at_everything",),
+    ),
+    Mutant(
+        "packing: rows of several sources are known by their offsets alone",
+        "shared/millrace/host/packing.py",
+        '            places[row] = f"{source}:{offset}"\n',
+        '            places[row] = f"{offset}"\n',
+        "an event has one identity, whatever comes with it",
+        (
+            f"{_TESTS}/host/test_packing.py"
+            "::test_rows_that_are_known_by_their_place_have_the_identity_that_a_column_would_tell",
+        ),
+    ),
+    Mutant(
+        "packing: rows that are known by their place are counted from the batch's first",
+        "shared/millrace/host/packing.py",
+        'source, offsets = found[0][0], batch["_offset"].to_pylist()',
+        "source, offsets = found[0][0], list(range(len(values)))",
+        "an event has one identity, whatever comes with it",
+        (
+            f"{_TESTS}/host/test_packing.py"
+            "::test_rows_that_are_known_by_their_place_have_the_identity_that_a_column_would_tell",
+        ),
     ),
     Mutant(
         "state: columns go over the end of a value's life",

@@ -638,8 +638,8 @@ MUTANTS: Final = (
     Mutant(
         "time: of a batch that is all of one input the first event's time is checked for all",
         "shared/millrace/host/key_times.py",
-        "FIRST_MS <= min(times) <= max(times) <= LAST_MS:",
-        "FIRST_MS <= times[0] <= LAST_MS:",
+        "FIRST_MS <= min(times) <= max(times) <= LAST_MS\n",
+        "FIRST_MS <= times[0] <= LAST_MS\n",
         "an event of no possible time has none",
         (f"{_TESTS}/host/test_packing.py",),
     ),

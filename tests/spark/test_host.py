@@ -27,13 +27,14 @@ from millrace import (
     side_output,
     value_state,
 )
+from millrace.connectors.kafka import with_source_id
 from millrace.host.chunks import decode_input
 from millrace.host.groups import encode_key, group_labels, key_group, spark_hash
 from millrace.host.intake import control_order
 from millrace.host.memory import MemoryHost
 from millrace.host.runner import Emission, Row
 from millrace.host.spark import ProcessedStream
-from millrace.host.spark_input import EventsOf, ProcessInput
+from millrace.host.spark_input import KAFKA_PLACE, EventsOf, ProcessInput
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE
 from millrace.topology import KeyingError
@@ -561,6 +562,7 @@ class NoStruct(KeyedProcess[str, str]):
         ({"by": "user", "event_time": "at", "value": "value"}, NoStruct(), "msgspec struct"),
         ({"by": "user", "event_time": "at"}, NoStruct(), "msgspec struct"),
         ({"by": "zzz", "event_time": "at", "value": "value"}, Plain(), "no field zzz"),
+        ({"by": "user", "event_time": "at", "source_id": KAFKA_PLACE}, Plain(), "here are others"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
@@ -576,3 +578,42 @@ def test_an_output_that_does_not_exist_is_refused(spark: SparkSession) -> None:
     stream = keyed(df, by="user", event_time="at").process(Plain())
     with pytest.raises(KeyingError, match=r"no output 'alerts'; it has main, late, dead_letters"):
         stream["alerts"]
+
+
+class Passed(KeyedProcess[Order, Order]):
+    order = arrival(commutes=True)
+
+    def process(self, event: Order, ctx: Context) -> None:
+        ctx.emit(event)
+
+
+def test_records_of_kafka_have_the_identity_of_their_place_with_and_without_a_column_for_it(
+    spark: SparkSession,
+) -> None:
+    """Records of two topics and three partitions, two of which cannot be read."""
+    values = [msgspec.json.encode(Order(f"u{n % 5}", "s", START + n, "", n)) for n in range(40)]
+    values[7] = values[23] = b"no order"
+    when = datetime.fromtimestamp(START / 1_000, UTC)
+    rows = [(bytearray(value), f"in-{n % 2}", n % 3, n // 2, when) for n, value in enumerate(values)]
+    records = spark.createDataFrame(
+        rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    ).repartition(3, "partition")
+    how: dict[str, Any] = {"by": "user", "event_time": "at", "value": "value"}
+    by_place = keyed(records, source_id=KAFKA_PLACE, **how).process(Passed())
+    by_column = keyed(with_source_id(records), source_id="source_id", **how).process(Passed())
+    found, wanted = ([tuple(row) for row in s.rows(s.raw).collect()] for s in (by_place, by_column))
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+    assert len({row[1] for row in found}) == len(found) > 30
+    letters = [msgspec.json.decode(bytes(row[5])) for row in found if row[0] == "dead_letters"]
+    assert {(letter["topic"], letter["partition"], letter["offset"]) for letter in letters} == {
+        ("in-1", 1, 3), ("in-1", 2, 11),
+    }  # fmt: skip
+
+
+def test_a_source_of_ones_own_is_not_known_by_kafkas_place(spark: SparkSession) -> None:
+    schema = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    with pytest.raises(KeyingError, match="here are others"):
+        keyed(
+            spark.createDataFrame([], schema), by="user", event_time="at", value="value",
+            source_id=KAFKA_PLACE, source="topic",
+        )  # fmt: skip

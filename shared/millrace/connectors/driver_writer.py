@@ -28,7 +28,7 @@ from millrace.connectors.merging import (
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
-from millrace.host.chunks import WATERMARK, OutputChunk, join_output, status_of
+from millrace.host.chunks import WATERMARK, OutputChunk, decode_output, join_output, status_of
 from millrace.host.spark_records import TypedColumns
 from millrace.local.belonging import adopted
 from millrace.topology import Upsert
@@ -87,6 +87,8 @@ class DriverWriter:
         self._stamp = dict(stamp or {})
         types = outputs.stream.types
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
+        #: Outputs of which a batch's records are wanted all at once: for tables, and to be counted by reason.
+        self._whole = {o for o in self._typed if o in outputs.tables or is_dead_letters(o)}
         self._tables = {
             table_name(to): self._table(output, to, is_kept=merge_interval_s > 0)
             for output, to in outputs.written
@@ -109,10 +111,14 @@ class DriverWriter:
             chunks.setdefault(output, []).append(chunk)
             counts[output] = counts.get(output, 0) + records
         self._limit.check(batch_id, counts)
-        rows = {output: join_output(of) for output, of in chunks.items() if output in self._typed}
+        rows = {output: join_output(of) for output, of in chunks.items() if output in self._whole}
         for output in self._outputs.topics:
             if output in rows:
                 self._produce(output, rows[output])
+                continue
+            # A chunk after the other: what one took in memory is there, and near the processor, for the next.
+            for chunk in chunks.pop(output, ()):
+                self._produce(output, decode_output(chunk))
         # Tables are written beside each other, and while the broker is waited for.
         written = [(o, table, rows[o]) for o, table in self._outputs.written if o in rows]
         at_work = [self._pool.submit(self._write_table, *one, batch_id) for one in written[1:]]

@@ -91,7 +91,8 @@ def event_records(rows: OutputChunk) -> Iterator[Record]:
     [('a', b'{}', [('event_id', 'e1')])]
     """
     for identity, key, payload in zip(rows.event_ids, rows.keys, rows.payloads, strict=True):
-        yield topic_key(key), payload, [] if identity is None else [("event_id", identity)]
+        # As topic_key(…), for every record.
+        yield key.partition(":")[2], payload, [] if identity is None else [("event_id", identity)]
 
 
 def topic_key(key: str) -> str:

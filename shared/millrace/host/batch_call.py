@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ class BatchCall:
         rows: The rows of all keys.
         key_of: For each row the place of its key.
         starts: Where each key's rows begin, and where the last one's end.
+        opened: The keys' entries.
     """
 
     def __init__(self) -> None:
@@ -35,17 +37,9 @@ class BatchCall:
         self.rows: list[Row] = []
         self.key_of: list[int] = []
         self.starts: list[int] = [0]
-        self._opened: list[OpenEntry] = []
+        self.opened: list[OpenEntry] = []
         #: The states that the process read.
         self._was_read: dict[str, Any] = {}
-
-    def add(self, key: str, rows: list[Row], opened: OpenEntry) -> None:
-        """Add the rows of a key, in order."""
-        self.key_of += [len(self.keys)] * len(rows)
-        self.keys.append(key)
-        self.rows += rows
-        self.starts.append(len(self.rows))
-        self._opened.append(opened)
 
     def by_key(self) -> Iterator[tuple[str, list[Row]]]:
         """Iterate over keys and their rows."""
@@ -64,7 +58,7 @@ class BatchCall:
             return self._read(state, cursor, self.starts)
 
         batch: Batch[Any] = Batch(
-            [context_key(key) for key in self.keys],
+            lambda: [context_key(key) for key in self.keys],
             [row.event for row in self.rows],
             [row.event_time for row in self.rows],
             self.starts,
@@ -77,11 +71,13 @@ class BatchCall:
 
     def _read(self, state: Any, cursor: Cursor, at: Sequence[int]) -> list[Any]:
         """Read a state of every key, at the times of the rows ``at``."""
-        found = []
-        for opened, row in zip(self._opened, at, strict=False):  # starts have one more
-            self._point(cursor, opened, row)
+        found, rows = [], self.rows
+        for opened, row in zip(self.opened, at, strict=False):  # starts have one more
+            # As _point(…) and what goes after it, for every key.
+            cursor.entry, cursor.now = opened.entry, rows[row].event_time
+            cursor.min_expiry, cursor.min_processing_expiry = opened.expiry, opened.processing_expiry
             found.append(state.value)
-            _keep_expiry(cursor, opened)
+            opened.expiry, opened.processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         cursor.entry = None
         return found
 
@@ -93,13 +89,13 @@ class BatchCall:
 
     def opened_at(self, cursor: Cursor, row: int) -> OpenEntry:
         """Point at the entry of a row's key, at the row's time; return the entry."""
-        opened = self._opened[self.key_of[row]]
+        opened = self.opened[self.key_of[row]]
         self._point(cursor, opened, row)
         return opened
 
     def restore(self, store: EntryStore) -> None:
         """Undo what the process may have changed in place in values that it read."""
-        for opened in self._opened:
+        for opened in self.opened:
             before = opened.before
             opened.entry = type(opened.entry)() if before is None else store.decode(before.body)
             opened.touched, opened.packed = False, None
@@ -119,21 +115,17 @@ class BatchCall:
         for spec in process.states:
             if spec.refresh == "read_write" and spec.name in self._was_read:
                 self._read(self._was_read[spec.name], cursor, newest)
-        for name, values in batch.written:
+        of_all, key_of, rows = self.opened, self.key_of, self.rows
+        for name, values, written_at in batch.written:
             state = process.__dict__[name]
-            for opened, row, value in zip(self._opened, newest, values, strict=True):
-                self._point(cursor, opened, row)
+            for row, value in zip(newest if written_at is None else written_at, values, strict=True):
+                opened = of_all[key_of[row]]
+                cursor.entry, cursor.now = opened.entry, rows[row].event_time
+                cursor.min_expiry, cursor.min_processing_expiry = opened.expiry, opened.processing_expiry
                 state.value = value
-                _keep_expiry(cursor, opened)
+                opened.expiry, opened.processing_expiry = cursor.min_expiry, cursor.min_processing_expiry
         cursor.entry = None
-        for key, opened in zip(self.keys, self._opened, strict=True):
-            opened.touched = True
-            store.pack_entry(key, opened)
-
-
-def _keep_expiry(cursor: Cursor, opened: OpenEntry) -> None:
-    opened.expiry = cursor.min_expiry
-    opened.processing_expiry = cursor.min_processing_expiry
+        store.pack_entries(self.keys, self.opened)
 
 
 class Lives:
@@ -188,19 +180,29 @@ def split_batch(
         lives: What may expire.
     """
     together, left = BatchCall(), {}
+    keys, taken, key_of, starts, entries = (
+        together.keys, together.rows, together.key_of, together.starts, together.opened,
+    )  # fmt: skip
     for key, of_key in rows.items():
-        ordered = in_order(of_key)
+        alone = len(of_key) == 1
+        ordered = of_key if alone else in_order(of_key)
         if key in due or not _on_time(ordered, watermark):
             left[key] = ordered
             continue
         opened = store.open(key)
-        oldest, newest = ordered[0].event_time, ordered[-1].event_time
-        fires = any(t.on_key_time and t.at < newest for t in opened.entry.timers_)
-        ends = oldest < newest and lives.end_between(opened.entry, opened.expiry, oldest, newest)
+        timers, newest = opened.entry.timers_, ordered[-1].event_time
+        fires = bool(timers) and any(t.on_key_time and t.at < newest for t in timers)
+        ends = False
+        if not alone and (oldest := ordered[0].event_time) < newest:
+            ends = lives.end_between(opened.entry, opened.expiry, oldest, newest)
         if fires or ends:
             left[key] = ordered
-        else:
-            together.add(key, ordered, opened)
+            continue
+        key_of.extend(itertools.repeat(len(keys), len(ordered)))
+        keys.append(key)
+        taken.extend(ordered)
+        starts.append(len(taken))
+        entries.append(opened)
     return together, left
 
 

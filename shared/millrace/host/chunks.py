@@ -7,12 +7,13 @@ that go the same way, packed with MessagePack. Nothing here knows an engine.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from millrace.host.runner import Emission
+from millrace.host.rows import Emission, Emissions
 from millrace.time.clock import ClockStatus, SourceReport
 
 T = TypeVar("T")
@@ -48,6 +49,8 @@ class InputChunk(NamedTuple):
         reports: What a task read of its sources in this batch, once for every key group.
         believed: What the events' times are taken for by the clocks of their keys, ms; ``NO_TIME``: they
             move none. ``None``: the times as they are.
+        source: What the rows are of, if they have ``offsets``.
+        offsets: Where they stand there, in place of ``causes``: a row's identity is ``source:offset``.
     """
 
     keys: list[str | None]
@@ -59,6 +62,19 @@ class InputChunk(NamedTuple):
     on_time: bytes | None = None
     reports: list[SourceReport] | None = None
     believed: list[int] | None = None
+    source: str = ""
+    offsets: list[int] | None = None
+
+    def identities(self) -> list[str | None] | list[str] | None:
+        """Return the identities of the rows in their source, ``None`` where it has none.
+
+        >>> InputChunk(["1:a"], [5], None, None, None, [b"{}"], source="in:0", offsets=[7]).identities()
+        ['in:0:7']
+        """
+        if self.offsets is None:
+            return self.causes
+        source = self.source
+        return [f"{source}:{offset}" for offset in self.offsets]
 
     def encode(self) -> bytes:
         """Pack the chunk."""
@@ -95,6 +111,7 @@ class OutputChunk(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_output_of = operator.itemgetter(0)
 _input = msgspec.msgpack.Decoder(
     tuple[
         list[str | None],
@@ -105,6 +122,8 @@ _input = msgspec.msgpack.Decoder(
         list[bytes],
         bytes | None,
         list[SourceReport] | None,
+        list[int] | None,
+        str,
         list[int] | None,
     ]
 )
@@ -183,18 +202,34 @@ def encode_emissions(emissions: Sequence[Emission]) -> list[tuple[str, int, byte
     Returns:
         Tuples of output, number of records and chunk.
     """
-    by_output: dict[str, list[Emission]] = {}
-    for emission in emissions:
-        of = by_output.get(emission[0])
-        if of is None:
-            by_output[emission[0]] = [emission]
-        else:
-            of.append(emission)
+    by_output: dict[str, Sequence[Emission]] = {}
+    names = set(map(_output_of, emissions))
+    if len(names) == 1:
+        by_output[names.pop()] = emissions
+    else:
+        for emission in emissions:
+            of = by_output.get(emission[0])
+            if of is None:
+                by_output[emission[0]] = [emission]
+            else:
+                of.append(emission)  # type: ignore[attr-defined]
     made = []
-    for output, whole in by_output.items():
-        for records in parts_of(whole, [len(emission[5]) for emission in whole]):
-            _, ids, keys, times, on_time, payloads = zip(*records, strict=True)
-            made.append((output, len(records), _encode((ids, keys, times, bytes(on_time), payloads))))
+    for output, records in by_output.items():
+        _, ids, keys, times, on_time, payloads = zip(*records, strict=True)
+        made += encode_columns(Emissions(output, ids, keys, times, bytes(on_time), payloads))  # type: ignore[arg-type]
+    return made
+
+
+def encode_columns(emitted: Emissions) -> list[tuple[str, int, bytes]]:
+    """Pack records of one output that are columns; the result is that of :func:`encode_emissions`."""
+    output, columns, payloads = emitted.output, emitted[1:], emitted.payloads
+    if sum(map(len, payloads)) <= CHUNK_BYTES:
+        return [(output, len(payloads), _encode(columns))]
+    made, start = [], 0
+    for part in parts_of(payloads, list(map(len, payloads))):
+        end = start + len(part)
+        made.append((output, len(part), _encode([column[start:end] for column in columns])))
+        start = end
     return made
 
 

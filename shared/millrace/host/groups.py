@@ -39,7 +39,8 @@ def key_part(value: Any) -> str:
     """
     if isinstance(value, str):
         return value
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def decode_key(text: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ _nothing = itertools.repeat(None)
 _nothing_judged = itertools.repeat((None, False))
 #: Whether a row was on time, and whether it came after the batch's rows, by the byte that says so.
 _judged = ((False, False), (True, False), (False, True), (True, True)).__getitem__
+_was_on_time, _is_ahead = (tuple(column).__getitem__ for column in zip(*map(_judged, range(4)), strict=True))
 _data = itertools.repeat(DATA)
 
 
@@ -207,7 +208,7 @@ class Intake:
 
     def read(self, chunk: InputChunk, batch: Brought) -> None:
         """Decode the rows of a chunk; what cannot be decoded goes to the dead letters."""
-        keys, times, kinds, causes, headers, raws, on_time, reports, believed = chunk
+        keys, times, kinds, _, headers, raws, on_time, reports, believed, *_ = chunk
         if reports is not None:
             batch.reports += reports
             if not raws:
@@ -215,15 +216,16 @@ class Intake:
         if self._keeps_time:
             batch.see(keys, times if believed is None else believed)
         events = self._events.all(raws) if kinds is None else None
-        if events is None or None in keys or NO_TIME in times:
+        if events is None or not all(keys) or NO_TIME in times:
             self._read_each(chunk, batch)
             return
-        by_key = batch.by_key
-        judged = _nothing_judged if on_time is None else map(_judged, on_time)
-        for key, time, raw, cause, event, header, (was_on_time, is_ahead) in zip(
-            keys, times, raws, causes or _nothing, events, headers or _nothing, judged, strict=False
-        ):
-            row = Row(time, raw, cause, event, header, was_on_time, is_ahead)
+        by_key: dict[Any, list[Row]] = batch.by_key  # of every one there is a key
+        columns: list[Any] = [times, raws, chunk.identities() or _nothing, events]
+        if headers is not None or on_time is not None:
+            columns.append(headers or _nothing)
+        if on_time is not None:
+            columns += [map(_was_on_time, on_time), map(_is_ahead, on_time)]
+        for key, row in zip(keys, map(Row, *columns), strict=True):
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]
@@ -236,10 +238,9 @@ class Intake:
         if self._keeps_time:
             batch.see(keys, times)
         by_key = batch.by_key
-        for key, time, cause, event, (was_on_time, is_ahead) in zip(
-            keys, times, causes, events, map(_judged, on_time), strict=True
-        ):
-            row = Row(time, mark, cause, event, None, was_on_time, is_ahead)
+        judged = map(_was_on_time, on_time), map(_is_ahead, on_time)
+        rows = map(Row, times, itertools.repeat(mark), causes, events, _nothing, *judged)
+        for key, row in zip(keys, rows, strict=True):
             of_key = by_key.get(key)
             if of_key is None:
                 by_key[key] = [row]
@@ -248,7 +249,8 @@ class Intake:
 
     def _read_each(self, chunk: InputChunk, batch: Brought) -> None:
         """Decode rows one by one: some are control events, or cannot be decoded."""
-        keys, times, kinds, causes, headers, raws, on_time, _, _ = chunk
+        keys, times, kinds, _, headers, raws, on_time, *_ = chunk
+        causes = chunk.identities()
         decode = self._events.event
         judged = _nothing_judged if on_time is None else map(_judged, on_time)
         for key, time, kind, cause, header, raw, (was_on_time, is_ahead) in zip(

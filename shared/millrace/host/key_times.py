@@ -12,7 +12,7 @@ import msgspec
 
 from millrace.dead_letters import NOT_JSON as NOT_JSON
 from millrace.host.chunks import NO_TIME
-from millrace.host.groups import key_part
+from millrace.host.groups import encode_key, key_part
 from millrace.time import ms_of
 from millrace.time.held import HeldTime
 
@@ -114,7 +114,7 @@ class KeyTimes:
             places = self._places(map(self._key, found))
         else:
             places = self._places(self._keys(found, control, given))
-        if None in places:
+        if not all(places):
             # An event without a key still needs a place: by its bytes.
             places = [
                 (None, zlib.crc32(raw) % self.groups) if place is None else place
@@ -126,7 +126,7 @@ class KeyTimes:
         """Return text and group of each key; ``None`` where it is none."""
         keys = list(keys)
         places: list[Any] = list(map(self._known.get, keys))
-        if None in places:
+        if not all(places):  # a look for None would compare every one with it
             for row, (place, key) in enumerate(zip(places, keys, strict=True)):
                 if place is None and key is not None:
                     places[row] = self._known.get(key) or self._place(key)
@@ -141,7 +141,7 @@ class KeyTimes:
             times = list(map(self._time, found))
         else:
             times = [None if event is None else self._time(event) for event in found]
-        if self._is_ms and times and None not in times and FIRST_MS <= min(times) <= max(times) <= LAST_MS:
+        if self._is_ms and _are_within_years(times):
             return times
         in_ms = times if self._is_ms else [None if time is None else ms_of(time) for time in times]
         return [NO_TIME if at is None or not FIRST_MS <= at <= LAST_MS else at for at in in_ms]
@@ -167,15 +167,29 @@ class KeyTimes:
             return None
 
     def _place(self, key: Any) -> tuple[str, int] | None:
-        parts = (key,) if self._one else key
-        if key is None or any(p is None for p in parts):
+        if key is None or (not self._one and None in key):
             return None
-        texts = [key_part(p) for p in parts]
-        text = "".join(f"{len(t.encode())}:{t}" for t in texts)
+        if self._one:
+            part = key if key.__class__ is str else key_part(key)
+            text = f"{len(part)}:{part}" if part.isascii() else encode_key((part,))
+        else:
+            text = encode_key(tuple(map(key_part, key)))
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         place = self._known[key] = (text, zlib.crc32(text.encode()) % self.groups)
         return place
+
+
+def _are_within_years(times: list[Any]) -> bool:
+    """Return whether all of some times (ms) are there and are times.
+
+    >>> _are_within_years([5, 0]), _are_within_years([5, None]), _are_within_years([5, 2**62])
+    (True, False, False)
+    """
+    try:
+        return bool(times) and FIRST_MS <= min(times) <= max(times) <= LAST_MS
+    except TypeError:
+        return False
 
 
 def _held(name: HeldTime, time_of: Callable[[Any], Any]) -> Callable[[Any], Any]:

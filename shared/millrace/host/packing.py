@@ -188,6 +188,8 @@ class Packer:
         by_locality: Whether the groups are stations: an event goes to that of its key's locality.
         masking: What is done to events, headers and keys before anything else.
         formats: Format of each input's events, where they are not JSON alone.
+        by_place: Whether an event's identity is where it stands, ``source:partition:offset``, which is in no
+            column of its own then.
     """
 
     inputs: tuple[KeyFields, ...]
@@ -201,6 +203,7 @@ class Packer:
     by_locality: bool = False
     masking: Masking | None = None
     formats: tuple[Formatted | None, ...] = ()
+    by_place: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of one partition."""
@@ -248,9 +251,13 @@ class Packer:
         as_json: Sequence[Callable[[bytes], bytes] | None],
     ) -> list[tuple[int, InputChunk]]:
         names = batch.schema.names
-        values = [v or b"" for v in batch["_value"].to_pylist()]
+        values: list[bytes] = batch["_value"].to_pylist()
+        if batch["_value"].null_count:
+            values = [v or b"" for v in values]
         causes = batch["_source_id"].to_pylist() if "_source_id" in names else None
         control = batch["_control"].to_pylist() if "_control" in names else None
+        if control is not None and not any(control):
+            control = None
         given = {name: batch[name].to_pylist() for reader in readers for name in reader.given}
         inputs = batch["_input"].to_pylist() if "_input" in names else None
         if any(as_json):
@@ -272,32 +279,66 @@ class Packer:
             times = [_within_years(time) for time in batch["_time"].to_pylist()]
         if control is not None and "_control_time" in names:
             _put_control_times(times, control, batch["_control_time"].to_pylist(), values)
-        kinds = self._kinds(batch, times, control)
+        at = np.array(times, dtype=np.int64)
+        kinds = self._kinds(batch, at, control)
         headers = None
         if "_headers" in names:
-            headers = self._headers(batch["_headers"], keys, times, kinds, masks)
-        seen = None if sources is None else sources.add(batch, times, kinds, inputs)
+            headers = self._headers(batch["_headers"], keys, at, kinds, masks)
+        found = list(_by_source(batch)) if sources is not None or self.by_place else []
+        source, offsets = "", None
+        if self.by_place and len(found) == 1:
+            source, offsets = found[0][0], batch["_offset"].to_pylist()
+        elif self.by_place:
+            causes = _places(found, batch["_offset"].to_numpy())
+        seen = None if sources is None else sources.add(batch, at, kinds, inputs, found)
         marks = self._marks(inputs, control)
         if marks is not None:
             values = list(map(operator.add, marks, values))
-        columns = (keys, times, kinds, causes, headers, values)
         told: list[int] | None = None
         if self.by_key and seen is not None:
             plausible, counts = seen
             told = np.where(counts, plausible, NO_TIME).tolist()
             told = None if told == times else told
+        columns = (keys, times, kinds, causes, headers, values, told, offsets)
         chunks = []
-        found = _by_group(groups, kinds, len(self.labels))
-        if sum(map(len, values)) > CHUNK_BYTES:
-            found = _in_parts(found, values)
-        for group, rows in found:
-            part = [None if c is None else list(pick(c, rows)) for c in columns]
-            of_kind = None if part[2] is None else bytes(part[2])
-            chunk = InputChunk(part[0], part[1], of_kind, *part[3:])  # type: ignore[arg-type]
-            if told is not None:
-                chunk = chunk._replace(believed=list(pick(told, rows)))
+        for group, part in self._parts(columns, groups, kinds, values):
+            of_keys, of_times, of_kinds, of_causes, of_headers, of_values, believed, places = part
+            chunk = InputChunk(
+                of_keys,
+                of_times,
+                None if of_kinds is None else bytes(of_kinds),
+                of_causes,
+                of_headers,
+                of_values,
+                believed=believed,
+                source=source,
+                offsets=places,
+            )
             chunks.append((self.labels[group], chunk))
         return chunks
+
+    def _parts(
+        self,
+        columns: Sequence[Sequence[Any] | None],
+        groups: list[int],
+        kinds: list[int] | None,
+        values: list[bytes],
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Yield each group with its rows of some columns, in parts no larger than a chunk is to be."""
+        whole = sum(map(len, values)) <= CHUNK_BYTES
+        if whole and (kinds is None or CONTROL not in kinds):
+            # Put in order once, a group's rows are cut out.
+            order, cuts = _in_groups(
+                np.array(groups, dtype=np.int16 if len(self.labels) < 1 << 15 else np.int64)
+            )
+            rows = order.tolist()
+            ordered = [None if column is None else pick(column, rows) for column in columns]
+            for low, high in cuts:
+                yield groups[rows[low]], [None if column is None else column[low:high] for column in ordered]
+            return
+        found = _by_group(groups, kinds, len(self.labels))
+        for group, of_group in found if whole else _in_parts(found, values):
+            yield group, [None if column is None else pick(column, of_group) for column in columns]
 
     def _marks(self, inputs: list[int | None] | None, control: list[bool] | None) -> Iterable[bytes] | None:
         """Return what goes in front of each row; ``None``: nothing."""
@@ -316,7 +357,7 @@ class Packer:
         self,
         column: pa.Array,
         keys: list[str | None],
-        times: list[int],
+        times: np.ndarray,
         kinds: list[int] | None,
         masks: Masks | None,
     ) -> list[str | None] | None:
@@ -324,8 +365,10 @@ class Packer:
         count = len(keys)
         wanted: Sequence[int] = range(count)
         if not self.keep_all_headers:
-            odd = () if kinds is None else [i for i in wanted if kinds[i] in (FUTURE, UNKNOWN_VERSION)]
-            wanted = [*odd, *(i for i in wanted if keys[i] is None or times[i] == NO_TIME)]
+            wanted = [] if kinds is None else [i for i in wanted if kinds[i] in (FUTURE, UNKNOWN_VERSION)]
+            untimed = times == NO_TIME
+            if untimed.any() or not all(keys):
+                wanted += [i for i, none in enumerate(untimed.tolist()) if none or keys[i] is None]
         if not wanted:
             return None
         texts: list[str | None] = [None] * count
@@ -337,12 +380,14 @@ class Packer:
                 texts[i] = found if isinstance(found, str) else msgspec.json.encode(found).decode()
         return texts
 
-    def _kinds(self, batch: pa.RecordBatch, times: list[int], control: list[bool] | None) -> list[int] | None:
+    def _kinds(
+        self, batch: pa.RecordBatch, times: np.ndarray, control: list[bool] | None
+    ) -> list[int] | None:
         """Return the kind of each row, ``None`` where all are data."""
         kinds = None
         if self.future_ms is not None:
             arrived = batch["_arrived"].to_numpy(zero_copy_only=False)
-            ahead = np.array(times, dtype=np.float64) > arrived + self.future_ms
+            ahead = times.astype(np.float64) > arrived + self.future_ms
             if ahead.any():
                 kinds = np.where(ahead, FUTURE, DATA)
         if "_unknown_version" in batch.schema.names:
@@ -457,20 +502,21 @@ class SourcesRead:
     def add(
         self,
         batch: pa.RecordBatch,
-        times: list[int],
+        at: np.ndarray,
         kinds: list[int] | None,
         inputs: list[int | None] | None,
+        found: Iterable[tuple[str, Any]] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Take note of the rows of an Arrow batch; return their plausible times, and which of them count.
 
         Args:
             batch: The rows.
-            times: Their event times, ms.
+            at: Their event times, ms.
             kinds: Their kinds; ``None``: all are data.
             inputs: Places of their inputs; ``None``: there is one.
+            found: Their sources, each with its rows, where these are known already.
         """
         names = batch.schema.names
-        at = np.array(times, dtype=np.int64)
         arrived = batch["_arrived"].to_numpy(zero_copy_only=False) if "_arrived" in names else None
         is_clock = self._of_clocks(len(at), inputs)
         valid = is_clock & (at != NO_TIME)
@@ -485,7 +531,7 @@ class SourcesRead:
                 np.int64
             )
         offsets = batch["_offset"].to_numpy(zero_copy_only=False) if "_offset" in names else None
-        for source, rows in _by_source(batch):
+        for source, rows in _by_source(batch) if found is None else found:
             self._note(source, rows, at, valid, is_clock, arrived, offsets, timed)
         return at, valid
 
@@ -557,6 +603,22 @@ def _in_parts(found: Iterable[tuple[int, list[int]]], values: list[bytes]) -> It
             yield group, list(part)
 
 
+def _places(found: Iterable[tuple[str, Any]], offsets: np.ndarray) -> list[str | None]:
+    """Return where each row stands, ``source:partition:offset``."""
+    places: list[str | None] = [None] * len(offsets)
+    for source, rows in found:
+        for row, offset in zip(rows.tolist(), offsets[rows].tolist(), strict=True):
+            places[row] = f"{source}:{offset}"
+    return places
+
+
+def _in_groups(at: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Return rows by their group, in order within each, and where each group's begin and end there."""
+    order = np.argsort(at, kind="stable")
+    cuts = (np.flatnonzero(np.diff(at[order])) + 1).tolist()
+    return order, list(itertools.pairwise([0, *cuts, len(at)])) if len(at) else []
+
+
 def _by_group(groups: list[int], kinds: list[int] | None, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yield each group with the numbers of its rows in order; control rows go to every group."""
     at = np.array(groups, dtype=np.int64)
@@ -566,16 +628,9 @@ def _by_group(groups: list[int], kinds: list[int] | None, count: int) -> Iterato
         is_control = np.array(kinds) == CONTROL
         controls = rows[is_control].tolist()
         at, rows = at[~is_control], rows[~is_control]
-    order = np.argsort(at, kind="stable")
+    order, cuts = _in_groups(at)
     at, rows = at[order], rows[order]
-    cuts = np.flatnonzero(np.diff(at)) + 1
-    found = dict(
-        zip(
-            at[np.concatenate(([0], cuts))].tolist() if len(at) else [],
-            [part.tolist() for part in np.split(rows, cuts)],
-            strict=False,
-        )
-    )
+    found = {int(at[low]): rows[low:high].tolist() for low, high in cuts}
     if not controls:
         yield from found.items()
         return

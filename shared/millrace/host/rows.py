@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +64,22 @@ class Emission(NamedTuple):
     payload: Any
 
 
+class Emissions(NamedTuple):
+    """Records that a process emitted to one output, as columns of one length; see :class:`Emission`."""
+
+    output: str
+    event_ids: list[str | None]
+    keys: list[str]
+    event_times: list[int]
+    on_time: bytes
+    payloads: list[Any]
+
+    def each(self) -> Iterable[Emission]:
+        """Return the records one by one."""
+        output, ids, keys, times, on_time, payloads = self
+        return map(Emission, itertools.repeat(output), ids, keys, times, map(bool, on_time), payloads)
+
+
 # As Emission(...), which goes through a function in Python: one is made for every event.
 new_emission: Final[Callable[[tuple[Any, ...]], Emission]] = functools.partial(tuple.__new__, Emission)
 
@@ -89,6 +106,32 @@ def event_id(common: str, cause: str, output: str, index: int, revision: int = 0
     hashed = _fresh_hash()
     hashed.update(text.encode())
     return hashed.hexdigest()
+
+
+def event_ids(
+    commons: Iterable[str], causes: Iterable[str | None], output: str, indexes: Iterable[int] | None = None
+) -> list[str | None]:
+    r"""Return the identities of records of one output, as :func:`event_id` does of each.
+
+    Args:
+        commons: What the identities of each record's key have in common.
+        causes: What each comes of; a record of nothing has no identity.
+        output: The output.
+        indexes: Its number among those of one cause; ``None``: 0 of all.
+
+    >>> event_ids(["P\x1f1:a\x1f"], ["in:0:1"], "main") == [make_event_id("P", "1:a", "in:0:1", "main", 0)]
+    True
+    """
+    made: list[str | None] = []
+    add, fresh = made.append, _fresh_hash
+    for common, cause, index in zip(commons, causes, indexes or itertools.repeat(0), strict=False):
+        if cause is None:
+            add(None)
+            continue
+        hashed = fresh()
+        hashed.update(f"{common}{cause}\x1f{output}\x1f{index}".encode())
+        add(hashed.hexdigest())
+    return made
 
 
 def in_order(rows: list[Row]) -> list[Row]:

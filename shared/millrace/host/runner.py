@@ -30,11 +30,13 @@ from millrace.host.groups import context_key
 from millrace.host.rows import (
     IS_AHEAD,
     Emission,
+    Emissions,
     Row,
     as_json,
     cause_order,
     common_of,
     event_id,
+    event_ids,
     in_order,
     is_bare,
     json_of,
@@ -115,6 +117,8 @@ class Runner:
         identify: Whether records get identities.
         bare: Output → classes of its records that are left as they are: nobody can change them, and they
             stay here.
+        by_columns: Whether the host takes emissions by columns: those of ``process_batch`` are in
+            ``columns`` then, and all others are plain tuples.
     """
 
     def __init__(
@@ -125,11 +129,15 @@ class Runner:
         decode: Callable[[Any], Any] | None = None,
         identify: bool = True,
         bare: Mapping[str, Collection[type]] | None = None,
+        by_columns: bool = False,
     ) -> None:
         check_process(process)
         self.process = copy.copy(process)
         self.layout = EntryLayout(kept_states(process), owner=process.name)
         self.emissions: list[Emission] = []
+        #: What ``process_batch`` emitted, where the host takes columns.
+        self.columns: list[Emissions] = []
+        self._by_columns = by_columns
         self._encode = encode
         #: Output → what makes the payload of its records, where some are left as they are; so of ``main``.
         self._encodes = {output: _but_for(classes, encode) for output, classes in (bare or {}).items()}
@@ -277,7 +285,11 @@ class Runner:
                 self._fell_back("process_batch", error)
             together.restore(store)
             return {**{key: list(map(self._anew, of_key)) for key, of_key in together.by_key()}, **left}
-        self.emissions += emitted
+        if self._by_columns:
+            self.columns += emitted
+        else:
+            for of_output in emitted:
+                self.emissions += of_output.each()
         self.together += len(together.rows)
         due.update(dict.fromkeys(soon))
         return left
@@ -304,32 +316,23 @@ class Runner:
                 soon.append(together.keys[together.key_of[row]])
         return soon
 
-    def _emissions_of(self, done: Batch[Any], together: BatchCall) -> list[Emission]:
-        made: list[Emission] = []
+    def _emissions_of(self, done: Batch[Any], together: BatchCall) -> list[Emissions]:
+        made: list[Emissions] = []
+        commons = [common_of(self._stored, key) for key in together.keys]
         for output, records, of in done.emitted:
-            encode = self._encodes.get(output, self._encode)
             if output not in self._outputs:
                 raise ProcessDefinitionError(f"{self._name} emits to '{output}', which it does not declare")
-            common = [common_of(self._stored, key) for key in together.keys]
-            seen: dict[int, int] = {}
-            for place, record in zip(range(len(records)) if of is None else of, records, strict=True):
-                row, key = together.rows[place], together.key_of[place]
-                index = 0
-                if of is not None:
-                    index = seen[place] = seen.get(place, -1) + 1
-                identity = None if row.cause is None else event_id(common[key], row.cause, output, index)
-                made.append(
-                    new_emission(
-                        (
-                            output,
-                            identity,
-                            together.keys[key],
-                            row.event_time,
-                            True,
-                            encode(record),
-                        )
-                    )
-                )
+            payloads = list(map(self._encodes.get(output, self._encode), records))
+            rows, key_of = together.rows, together.key_of
+            indexes = None
+            if of is not None:
+                rows, key_of = [rows[place] for place in of], [key_of[place] for place in of]
+                indexes = _numbered(of)
+            causes, name = [row.cause for row in rows], self._outputs[output]
+            ids = event_ids(map(commons.__getitem__, key_of), causes, name, indexes)
+            keys = list(map(together.keys.__getitem__, key_of))
+            times = [row.event_time for row in rows]
+            made.append(Emissions(output, ids, keys, times, b"\x01" * len(rows), payloads))
         return made
 
     def run_bounded(self, store: EntryStore, rows: dict[str, list[Row]], bound_ms: int) -> None:
@@ -952,8 +955,8 @@ class Runner:
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
             judged |= IS_AHEAD
-        at, payload = self._ctx.event_time, self._encode_main(record)
-        self.emissions.append(new_emission(("main", found, key, at, judged, payload)))
+        made = ("main", found, key, self._ctx.event_time, judged, self._encode_main(record))
+        self.emissions.append(made if self._by_columns else new_emission(made))  # type: ignore[arg-type]
 
     def _emit(
         self, output: str, record: Any, on_time: bool | None, revision: int, identity: str | None
@@ -979,7 +982,8 @@ class Runner:
         judged: int = self._on_time if on_time is None else on_time
         if self._is_ahead:
             judged |= IS_AHEAD
-        self.emissions.append(new_emission((output, found, self._key, at, judged, payload)))
+        made = (output, found, self._key, at, judged, payload)
+        self.emissions.append(made if self._by_columns else new_emission(made))  # type: ignore[arg-type]
 
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
@@ -1044,6 +1048,22 @@ class Runner:
         if self._cause is None:
             return _UNKNOWN
         return int.from_bytes(blake2b(self._cause.encode(), digest_size=7).digest(), "big") | 1
+
+
+def _numbered(rows: Sequence[int]) -> list[int] | None:
+    """Return the number of each record among those of its row; ``None``: it is the only one everywhere.
+
+    >>> _numbered([1, 4, 1, 1]), _numbered([1, 4])
+    ([0, 0, 1, 2], None)
+    """
+    if len(set(rows)) == len(rows):
+        return None
+    seen: Counter[int] = Counter()
+    numbers = []
+    for row in rows:
+        numbers.append(seen[row])
+        seen[row] += 1
+    return numbers
 
 
 class _TimerInBatch(Exception):

@@ -32,6 +32,7 @@ from millrace.host.intake import JsonEvents
 from millrace.host.packing import CHAINED_SCHEMA, Going, Masking, Repacker
 from millrace.host.spark_clock import BatchClock
 from millrace.host.spark_input import (
+    KAFKA_PLACE,
     EventsOf,
     Keying,
     KeyPart,
@@ -114,7 +115,9 @@ def keyed(
             event type) in the worker; ``None``: the events are the columns themselves.
         out_of_orderness: How far events of a source may come out of order, ms, ``timedelta`` or text
             (``"10 seconds"``); the watermark stays that far behind the newest event.
-        source_id: A column that identifies an event in its source, the root of output identities.
+        source_id: A column that identifies an event in its source, the root of output identities;
+            ``KAFKA_PLACE``: Kafka's topic, partition and offset do, with colons between, without a column
+            that has this text for every event.
         headers: A column (Kafka's headers, or any other) that goes with an event into the dead letters.
         keep_headers: ``all``: of every event; ``unreadable``: only of those whose key or time cannot be
             read. Making text of the headers of every event costs about a quarter of the JVM's work.
@@ -205,6 +208,9 @@ def keyed(
         raise KeyingError(f"plan is `chain` or `station`, not {plan!r}")
     if stations < 1 or (stations > 1 and plan != "station"):
         raise KeyingError(f"a {plan} has no {stations} stations")
+    by_place = isinstance(source_id, str) and source_id == KAFKA_PLACE
+    if by_place and not (_is_kafka(df) and source is None and offset is None):
+        raise KeyingError("source_id=KAFKA_PLACE is Kafka's topic, partition and offset: here are others")
     given, arrived = _column(headers), _column(arrived_at)
     if arrived is None and _is_kafka(df):
         arrived = F.col("timestamp")
@@ -213,7 +219,7 @@ def keyed(
         by=inputs,
         value=value,
         bound_ms=to_ms(out_of_orderness),
-        source_id=_column(source_id),
+        source_id=None if by_place else _column(source_id),
         headers=given if record_key is None else _record(given, _column(record_key), arrived),
         keep_all_headers=keep_headers == "all",
         control=control,
@@ -236,6 +242,7 @@ def keyed(
         format=format if isinstance(format, str) else dict(format),
         registry=registry,
         control_time=_control_time(df, control_time, value),
+        by_place=by_place,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -25,6 +25,8 @@ from millrace.topology.keys import KeyingError, key_types
 
 #: How a topology runs; see :func:`millrace.host.spark.keyed`.
 Plan = Literal["chain", "station"]
+#: Stands for the identity of a Kafka record, ``topic:partition:offset``, which is made where it is needed.
+KAFKA_PLACE: Final = "$place"
 #: A part of a key: the name of a field, or an expression.
 KeyPart = str | Column
 
@@ -70,6 +72,7 @@ class Source:
         masking: What is done to events, headers and keys where they are read.
         format: Format of the events, or of those of each input.
         registry: Where their schemas are; ``None``: they are JSON and nothing else.
+        by_place: Whether a row's identity is its place, in which case there is no ``source_id``.
     """
 
     df: DataFrame
@@ -99,6 +102,7 @@ class Source:
     masking: Masking | None = None
     format: Format | Mapping[str, Format] = "json"
     registry: str | Mapping[str, Any] | None = field(default=None, repr=False)
+    by_place: bool = False
 
     @property
     def is_station(self) -> bool:
@@ -290,7 +294,7 @@ class ProcessInput:
         if source.arrived_at is not None:
             arrived = F.unix_millis(source.arrived_at.cast("timestamp")).cast("double")
             columns.append(F.when(arrived > 0, arrived).otherwise(float("inf")).alias("_arrived"))
-        if clock is not None:
+        if clock is not None or source.by_place:
             names = zip(("_source", "_partition", "_offset"), ("string", "int", "long"), strict=True)
             columns += [
                 column.cast(kind).alias(name)
@@ -321,6 +325,7 @@ class ProcessInput:
             by_locality=source.is_station and source.stations > 1,
             masking=source.masking,
             formats=self.formats if any(self.formats) else (),
+            by_place=source.by_place,
         )
         rows = self._df.coalesce(source.stations) if source.is_station else self._df
         return rows.select(*columns).mapInArrow(packer, PACKED_SCHEMA)

@@ -18,6 +18,7 @@ from millrace.host.chunks import (
     FORWARDED,
     WATERMARK,
     decode_input,
+    encode_columns,
     encode_emissions,
     encode_forwarded,
     encode_status,
@@ -161,7 +162,8 @@ class KeyGroupProcessor(StatefulProcessor):
         self._open()
 
     def _open(self) -> None:
-        self._runner = Runner(self._process, encode=msgspec.json.encode, decode=self._events.event)
+        encode = msgspec.json.Encoder().encode
+        self._runner = Runner(self._process, encode=encode, decode=self._events.event, by_columns=True)
         self._intake = Intake(
             self._process, self._events, self._runner, forwards=self._forwards, refuses=self._refuses
         )
@@ -218,8 +220,7 @@ class KeyGroupProcessor(StatefulProcessor):
                 store.broadcast = int.from_bytes(hashlib.blake2b(changed, digest_size=7).digest(), "big") | 1
         store.commit(ahead, store.processing_time)
         stored.flush()
-        emissions, runner.emissions = runner.emissions, []
-        for output, records, chunk in encode_emissions(emissions):
+        for output, records, chunk in _taken(runner):
             yield _OutputRow(output, records, chunk)
         if batch.forwarded:
             yield _OutputRow(FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded))
@@ -250,6 +251,15 @@ class KeyGroupProcessor(StatefulProcessor):
         # Every group applies the same control events; one of them speaks for all.
         changed = self._runner.controls.take(batch.controls, stored, watermark, report=batch.speaks)
         return stored if changed is None else changed, changed
+
+
+def _taken(runner: Runner) -> Iterator[tuple[str, int, bytes]]:
+    """Yield all that was emitted as chunks: outputs, numbers of records, chunks; it is forgotten."""
+    columns, runner.columns = runner.columns, []
+    emissions, runner.emissions = runner.emissions, []
+    for of_output in columns:
+        yield from encode_columns(of_output)
+    yield from encode_emissions(emissions)
 
 
 def leave_collection_to_spark() -> None:
@@ -294,7 +304,7 @@ class BoundedGroups(KeyGroupProcessor):
             kept = runner.controls.take(batch.controls, None, NO_WATERMARK, report=batch.speaks)
         runner.run_bounded(LiveStore(runner.layout), batch.by_key, self._bound_ms)
         runner.controls.pass_(kept, END_OF_TIME, report=batch.speaks)
-        found += encode_emissions(runner.emissions)
+        found += _taken(runner)
         if batch.forwarded:
             found.append((FORWARDED, len(batch.forwarded), encode_forwarded(batch.forwarded)))
         outputs, records, chunks = zip(*found, strict=True) if found else ((), (), ())

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from millrace.batch import Batch
 from millrace.operators.base import (
     OperatorDefinition,
     OperatorDefinitionError,
@@ -78,11 +79,13 @@ class Deduplication(OperatorDefinition):
             kept = {"seen": value_state(Seen, ttl=self.within_ms)}
         else:
             kept = {"seen_ids": map_state(self._id_type(), Seen, ttl=self.within_ms)}
+        waits = self.order == "event_time"
+        by_key = DeduplicateByKey if waits else DeduplicateArriving
         return make_process(
-            DeduplicateByKey if self.id is None else DeduplicateById,
+            by_key if self.id is None else DeduplicateById,
             self,
             self.event_type,
-            "event_time" if self.order == "event_time" else arrival(commutes=True),
+            "event_time" if waits else arrival(commutes=True),
             repeat_type=repeat,
             repeats=OutputTag(repeat),
             **kept,
@@ -137,14 +140,19 @@ class _Deduplicate(OperatorProcess):
         # In arrival order an event may be older than the one that passed: the horizon goes both ways.
         return seen is None or abs(at - seen.mark_ms) >= self._within
 
+    def _repeat(self, seen: Seen, event: Any, at: int) -> tuple[Any, bool]:
+        """Count a repeat; return what is said of it, and whether the horizon begins anew."""
+        seen.repeats += 1
+        anew = self._refresh and at > seen.mark_ms
+        if anew:
+            seen.mark_ms = at
+        return self.repeat_type(event, seen.first_ms, seen.repeats), anew
+
     def _put_aside(self, seen: Seen, event: Any, ctx: Context) -> bool:
         """Send a repeat to its output; return whether the horizon begins anew."""
-        seen.repeats += 1
-        ctx.output(self.repeats, self.repeat_type(event, seen.first_ms, seen.repeats))
-        if self._refresh and ctx.event_time > seen.mark_ms:
-            seen.mark_ms = ctx.event_time
-            return True
-        return False
+        repeat, anew = self._repeat(seen, event, ctx.event_time)
+        ctx.output(self.repeats, repeat)
+        return anew
 
 
 class DeduplicateByKey(_Deduplicate):
@@ -161,6 +169,38 @@ class DeduplicateByKey(_Deduplicate):
                 self.seen.value = Seen(at, at)
         elif self._put_aside(seen, event, ctx):  # written anew: its time to live begins anew
             self.seen.value = seen
+
+
+class DeduplicateArriving(DeduplicateByKey):
+    """The same in arrival order: the events of many keys are looked at together."""
+
+    def process_batch(self, batch: Batch[Any]) -> None:
+        """Let the events pass that are the first within the horizon."""
+        events, times, starts = batch.events, batch.event_times.tolist(), batch.starts.tolist()
+        passed: list[int] = []
+        repeats: list[Any] = []
+        repeated: list[int] = []
+        written: list[int] = []
+        values: list[Seen] = []
+        for seen, start, end in zip(batch.read(self.seen), starts, starts[1:], strict=False):
+            for row in range(start, end):
+                at = times[row]
+                if seen is None or self._is_first(seen, at):
+                    passed.append(row)
+                    if seen is not None and at <= seen.mark_ms:
+                        continue
+                    seen = Seen(at, at)
+                else:
+                    repeat, anew = self._repeat(seen, events[row], at)
+                    repeats.append(repeat)
+                    repeated.append(row)
+                    if not anew:
+                        continue
+                written.append(row)
+                values.append(seen)
+        batch.write(self.seen, values, written)
+        batch.emit([events[row] for row in passed], passed)
+        batch.output(self.repeats, repeats, repeated)
 
 
 class DeduplicateById(_Deduplicate):

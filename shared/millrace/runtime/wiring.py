@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from millrace.connectors.router import Outputs
 from millrace.host.spark import ProcessedStream, keyed
-from millrace.host.spark_input import Plan
+from millrace.host.spark_input import KAFKA_PLACE, Plan
 from millrace.runtime.apps import input_versions
 from millrace.topology.keys import FirstOf, KeyingError, KeyPart, RecordKey
 
@@ -103,7 +103,7 @@ def stream_of(
         tag=None if "" in inputs else _input_of(inputs),
         event_time=each(lambda one: one.event_time),
         out_of_orderness=stream.out_of_orderness,
-        source_id="source_id",
+        source_id=KAFKA_PLACE,
         headers="headers",
         keep_headers=stream.keep_headers,
         control=None if topology.control is None else F.col("topic") == topology.control,

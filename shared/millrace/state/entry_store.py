@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +30,9 @@ class EntryStore(Protocol):
 
     def pack_entry(self, key: str, opened: OpenEntry) -> None:
         """Pack an entry as it will be kept; refuse one that could not be read back."""
+
+    def pack_entries(self, keys: Sequence[str], entries: Sequence[OpenEntry]) -> None:
+        """Pack several entries, each as :meth:`pack_entry` does."""
 
     def let_go(self, opened: OpenEntry) -> None:
         """Forget an entry that has been packed, until it is opened again."""

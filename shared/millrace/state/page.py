@@ -11,7 +11,7 @@ from millrace.state.cells import Cell, PageInfo, earliest, summarize
 from millrace.time import NEVER
 
 
-class OpenEntry:
+class OpenEntry(msgspec.Struct, eq=False, gc=False):
     """An entry while a batch works on it.
 
     Attributes:
@@ -26,21 +26,14 @@ class OpenEntry:
         cell: The cell of an entry that was let go of after it was packed; ``None``: ``entry`` is there.
     """
 
-    __slots__ = ("before", "cell", "entry", "expiry", "packed", "page", "processing_expiry", "touched")
-
-    def __init__(self, entry: Any, before: Cell | None, page: Any) -> None:
-        self.entry = entry
-        self.before = before
-        self.page = page
-        self.touched = False
-        self.packed: bytes | msgspec.Raw | None = None
-        self.cell: Cell | None = None
-        self.expiry = self.processing_expiry = NEVER
-        if before is not None:
-            if before.expiry is not None:
-                self.expiry = before.expiry
-            if before.processing_expiry is not None:
-                self.processing_expiry = before.processing_expiry
+    entry: Any
+    before: Cell | None
+    page: Any
+    expiry: int = NEVER
+    processing_expiry: int = NEVER
+    touched: bool = False
+    packed: bytes | msgspec.Raw | None = None
+    cell: Cell | None = None
 
 
 class Page:
@@ -74,7 +67,7 @@ class Page:
             info.timer = timer
         if expiry is not None and (info.expiry is None or expiry < info.expiry):
             info.expiry = expiry
-        if cell.processing_timer is not None:
+        if cell.processing_timer is not None:  # seldom
             info.processing_timer = earliest((info.processing_timer, cell.processing_timer))
         if cell.processing_expiry is not None:
             info.processing_expiry = earliest((info.processing_expiry, cell.processing_expiry))

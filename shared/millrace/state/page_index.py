@@ -32,6 +32,8 @@ from millrace.state.cells import (
 FLAT_PAGES: Final = 1_024
 #: Bits of the first index pages, and how many pages one may list, or as many as there may be of itself.
 _FIRST_BITS: Final = 5
+#: Bits of a key's hash.
+_HASH_BITS: Final = 32
 _LISTED: Final = 128
 
 
@@ -103,7 +105,14 @@ class PageIndex:
         if self._header.index_bits:
             keys = list(keys)
             self._read({p.number: p for p in map(self._item, keys) if p.schema == INDEX}.values())
-        return [self.of_key(key) for key in keys]
+        pages, starts = self._header.pages, self._known_starts()
+        # As _item(…), which is a call for every key.
+        hashes = [zlib.crc32(key.encode()) for key in keys]
+        found = [pages[bisect_right(starts, bits) - 1] for bits in hashes]
+        for bits, info in zip(hashes, found, strict=True):
+            if info.depth > _HASH_BITS or bits >> (_HASH_BITS - info.depth) != info.prefix:
+                raise StateCorrupted("a key group's pages do not cover all keys")
+        return found
 
     def _item(self, key: str) -> PageInfo:
         pages = self._header.pages

@@ -14,7 +14,7 @@ Nothing here knows an engine: a :class:`GroupBackend` holds bytes, be it a dict 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from millrace.state.cells import (
     Header,
     PageInfo,
     StateCorrupted,
+    absent,
     encode,
     read_header,
     read_page,
@@ -219,8 +220,12 @@ class PagedStore:
         if opened is None:
             page = self._only or self._page_of.get(key) or self._load(self._index.of_key(key))
             cell = page.cells.get(key)
-            entry = self._layout.type() if cell is None else self.decode(cell.body)
-            opened = self._open[key] = OpenEntry(entry, cell, page)
+            if cell is None:
+                opened = OpenEntry(self._layout.type(), None, page)
+            else:
+                expiry, processing_expiry = absent(cell.expiry), absent(cell.processing_expiry)
+                opened = OpenEntry(self.decode(cell.body), cell, page, expiry, processing_expiry)
+            self._open[key] = opened
         elif opened.cell is not None:  # it was let go of
             opened.entry = self.decode(opened.cell.body)
             opened.cell = None
@@ -263,6 +268,30 @@ class PagedStore:
             return
         self._layout.check(body, key)
         opened.packed = body
+
+    def pack_entries(self, keys: Sequence[str], entries: Sequence[OpenEntry]) -> None:
+        """Pack several entries as :meth:`pack_entry` packs each.
+
+        Raises:
+            StateTypeError: One could not be packed, or not be read back.
+            EntryTooLarge: One is beyond the limit.
+        """
+        layout, encode = self._layout, self.encode
+        bodies: list[bytes] = []
+        packed: list[str] = []
+        for key, opened in zip(keys, entries, strict=True):
+            opened.touched = True
+            if layout.is_empty(opened.entry):
+                opened.packed = b""
+                continue
+            body, before = encode(opened.entry), opened.before
+            if before is not None and before.body == msgspec.Raw(body):
+                opened.packed = before.body
+                continue
+            opened.packed = body
+            bodies.append(body)
+            packed.append(key)
+        layout.check_all(bodies, packed)
 
     def let_go(self, opened: OpenEntry) -> None:
         """Forget an entry that has been packed; :meth:`open` unpacks it if the batch comes back to its key.
@@ -402,16 +431,18 @@ class PagedStore:
         self._beside_before = self._beside()
 
     def _keep(self, key: str, opened: OpenEntry) -> None:
-        if opened.packed is None:
+        body, before = opened.packed, opened.before
+        if body is None:
             self.pack_entry(key, opened)
-        before, page, body = opened.before, opened.page, opened.packed
+            body = opened.packed
+        if before is not None and body is before.body:
+            return  # as it was
+        page = opened.page
         if not body:
             if before is not None:
                 page.remove(key)
                 self._changed[page] = None
             return
-        if before is not None and body is before.body:
-            return  # as it was
         if len(body) > self.metrics.largest_entry_bytes:
             self._measure(key, len(body))
         cell = opened.cell
@@ -422,9 +453,13 @@ class PagedStore:
 
     def _cell(self, entry: Any, body: bytes | msgspec.Raw, expiry: int, processing_expiry: int) -> Cell:
         layout = self._layout
+        timer = layout.timer(entry) if entry.timers_ or entry.pending_ or layout.streams else None
+        expires = None if expiry == NEVER else expiry
+        if processing_expiry == NEVER and not entry.processing_timers_:
+            return Cell(timer, expires, msgspec.Raw(body))
         return Cell(
-            layout.timer(entry) if entry.timers_ or entry.pending_ or layout.streams else None,
-            None if expiry == NEVER else expiry,
+            timer,
+            expires,
             msgspec.Raw(body),
             layout.processing_timer(entry) if entry.processing_timers_ else None,
             None if processing_expiry == NEVER else processing_expiry,
@@ -461,8 +496,28 @@ class PagedStore:
         line = self._sweeps.line(self._watermark)
         processing_line = self._processing_sweeps.line(self._processing_time)
         for page in self._until((EXPIRY, line), (PROCESSING_EXPIRY, processing_line)):
+            if self._layout.only_value is not None:
+                self._sweep_values(page, line, self._layout.only_value)
             for key in [k for k, c in page.cells.items() if passed(c, line, processing_line)]:
                 self._expire(page, key, line, processing_line)
+
+    def _sweep_values(self, page: Page, line: int, name: str) -> None:
+        """Remove entries that have expired from a page whose entries are a value each.
+
+        Those that have timers, waiting rows or a value that lives on are left to who looks at one by one.
+        """
+        cells, decode = page.cells, self.decode
+        gone = []
+        for key, cell in cells.items():
+            if (expiry := cell.expiry) is not None and expiry <= line and cell.timer is None:
+                value = None if cell.processing_timer is not None else getattr(decode(cell.body), name)
+                if value is not None and value[0] <= line:
+                    gone.append(key)
+        if gone:
+            for key in gone:
+                del cells[key]
+            page.stale = True
+            self._changed[page] = None
 
     def _expire(self, page: Page, key: str, line: int, processing_line: int) -> None:
         entry = self.decode(page.cells[key].body)

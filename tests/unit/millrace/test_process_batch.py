@@ -270,6 +270,83 @@ def test_a_key_whose_timer_its_own_events_may_fire_is_not_handled_together() -> 
     assert SilencesTogether.calls == 2
 
 
+class Raised(KeyedProcess[int, int]):
+    """The largest number of a key so far, which lives a minute after the event that was it."""
+
+    order = arrival(commutes=True)
+    largest = value_state(int, default=0, ttl=MINUTE)
+    beaten = side_output(int, stored_as="second_bests")
+
+    def process(self, event: int, ctx: Context) -> None:
+        if event > self.largest.value:
+            self.largest.value = event
+            ctx.emit(event)
+        else:
+            ctx.output(self.beaten, event)
+            ctx.output(self.beaten, -event)
+
+
+class RaisedTogether(Raised):
+    name = "Raised"
+
+    def process_batch(self, batch: Batch[int]) -> None:
+        key_of, largest = batch.key_of_row.tolist(), batch.read(self.largest)
+        won, lost = [], []
+        for row, (key, event) in enumerate(zip(key_of, batch.events, strict=True)):
+            if event > largest[key]:
+                largest[key] = event
+                won.append(row)
+            else:
+                lost += [row, row]
+        batch.write(self.largest, [batch.events[row] for row in won], won)
+        batch.emit([batch.events[row] for row in won], won)
+        signs = [1, -1] * (len(lost) // 2)
+        batch.output(
+            self.beaten, [sign * batch.events[row] for sign, row in zip(signs, lost, strict=True)], lost
+        )
+
+
+numbers = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 2 * MINUTE), st.integers(0, 9)), min_size=2, max_size=20
+)
+
+
+@given(numbers, st.sampled_from([0, 50, MINUTE, 5 * MINUTE]), st.integers(0, 99))
+@settings(deadline=None, max_examples=CASES)
+def test_what_is_written_at_some_rows_is_what_their_events_write(
+    events: list[tuple[str, int, int]], bound: int, seed: int
+) -> None:
+    """Values of some keys only, each at the time of its own row: their lives begin there."""
+    with contextlib.suppress(UnfitEvents):
+        same_as_process(RaisedTogether(), events, bound_ms=bound, runs=4, seed=seed)
+
+
+def test_a_life_begins_at_the_row_that_writes_and_not_at_the_last_one() -> None:
+    """7 is written at 0:00, the key's last event of the batch is at 0:50: at 1:00 the 7 is forgotten."""
+    driver = TestDriver(RaisedTogether(), out_of_orderness_ms=5 * MINUTE)
+    driver.send_batch([("k", 0, 7), ("k", 50_000, 1)])
+    driver.send_batch([("k", MINUTE - 1, 2), ("k", MINUTE, 3)])
+    driver.send_batch([("k", MINUTE, 4)])
+    assert (driver.values(), driver.values("beaten")) == ([7, 3, 4], [1, -1, 2, -2])
+
+
+def test_identities_have_the_name_that_an_output_is_stored_under_also_in_columns() -> None:
+    events = [("a", 1, 5), ("a", 2, 3), ("b", 3, 4)]
+    together, alone = TestDriver(RaisedTogether()), TestDriver(Raised())
+    together.send_batch(events)
+    alone.send_batch(events)
+    assert together.host.runner.together == 3
+    found = [{(e.output, e.event_id) for e in driver.emissions} for driver in (together, alone)]
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+
+
+def test_values_and_rows_that_do_not_fit_are_refused() -> None:
+    batch: Batch[int] = Batch(lambda: ["a"], [1, 2], [1, 2], [0, 2], 0, None)
+    with pytest.raises(ValueError, match="1 values for 2 rows"):
+        batch.write(Raised.largest, [1], [0, 1])
+
+
 class Wrong(Totals):
     def __init__(self, how: str) -> None:
         self.how = how

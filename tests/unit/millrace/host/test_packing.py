@@ -31,6 +31,7 @@ from millrace.host.chunks import (
     InputChunk,
     decode_input,
     decode_status,
+    encode_columns,
     encode_emissions,
     encode_forwarded,
     encode_reports,
@@ -41,10 +42,11 @@ from millrace.host.chunks import (
 from millrace.host.groups import encode_key, group_labels, key_group
 from millrace.host.key_times import FIRST_MS, LAST_MS, KeyFields, KeyTimes, decode_all, read_inputs
 from millrace.host.packing import Going, Packer, Repacker
-from millrace.host.runner import Emission
+from millrace.host.rows import Emission, Emissions
 from millrace.host.system import SYSTEM_PREFIX
 from millrace.privacy.masking import Masker
 from millrace.time.clock import ClockSettings, ClockStatus, SourceReport, plausible
+from tests.cases import case_count
 
 LABELS = group_labels(4)
 
@@ -728,6 +730,81 @@ def test_key_time_and_group_are_those_that_each_event_has_by_itself(
     for _ in range(1 + twice):  # once more with keys that are known by then
         found = read_inputs(made, [place for _, place in rows], [raw for raw, _ in rows], {})
         assert list(zip(*found, strict=True)) == [alone(raw, place) for raw, place in rows]
+
+
+@settings(deadline=None, max_examples=case_count(60))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([event("a", 5), event("b", 7), event("a", 9), b"broken", event(None, 3), b""]),
+            st.sampled_from(["in", "other"]),
+            st.integers(0, 1),
+            st.sampled_from([DATA, DATA, DATA, FUTURE, CONTROL]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_rows_that_are_known_by_their_place_have_the_identity_that_a_column_would_tell(
+    rows: list[tuple[bytes, str, int, int]], one_source: bool, large: bool
+) -> None:
+    """The same rows with and without a column of identities, of one source and of several."""
+    if one_source:
+        rows = [(value, "in", 0, kind) for value, _, _, kind in rows]
+    ahead = [float(time) for time in (0 if kind == FUTURE else 10**9 for _, _, _, kind in rows)]
+    columns = {
+        **place(
+            [topic for _, topic, _, _ in rows], [part for _, _, part, _ in rows], range(7, 7 + len(rows))
+        ),
+        "_arrived": pa.array(ahead, pa.float64()),
+        "_control": pa.array([kind == CONTROL for _, _, _, kind in rows]),
+    }
+    causes = [f"{topic}:{part}:{7 + row}" for row, (_, topic, part, _) in enumerate(rows)]
+    values = [value + b" " * 40 * large for value, _, _, _ in rows]
+    packer = replace(PACKER, clock=Told(ClockSettings(0)), future_ms=1)
+    by_column = packed(values, packer, **columns, _source_id=pa.array(causes))
+    by_place = packed(values, replace(packer, by_place=True), **columns)
+
+    def seen(chunk: InputChunk) -> InputChunk:
+        return chunk._replace(causes=chunk.identities(), source="", offsets=None)  # type: ignore[arg-type]
+
+    assert [(label, seen(chunk)) for label, chunk in by_place] == by_column
+    if one_source:
+        assert all(chunk.causes is None for _, chunk in by_place if chunk.values)
+
+
+def test_rows_by_place_of_one_source_carry_no_text_for_each() -> None:
+    batch = {**place(["in"] * 2, [3] * 2, [8, 9])}
+    found = packed([event("a", 1), event("a", 2)], replace(PACKER, by_place=True), **batch)
+    ((_, chunk),) = found
+    assert (chunk.causes, chunk.source, chunk.offsets) == (None, "in:3", [8, 9])
+    assert chunk.identities() == ["in:3:8", "in:3:9"]
+
+
+@settings(deadline=None, max_examples=case_count(60))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, "i1", "i2"]),
+            st.sampled_from(["1:a", "1:b"]),
+            st.integers(-5, 5),
+            st.binary(max_size=30),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 60),
+)
+def test_columns_are_packed_as_records_one_by_one_are(
+    rows: list[tuple[str | None, str, int, bytes]], most: int
+) -> None:
+    ids, keys, times, payloads = map(list, zip(*rows, strict=True))
+    columns = Emissions("main", ids, keys, times, b"\x01" * len(rows), payloads)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("millrace.host.chunks.CHUNK_BYTES", most)
+        assert encode_columns(columns) == encode_emissions(list(columns.each()))
 
 
 def test_what_is_large_goes_in_several_chunks_and_the_group_is_told_once(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections import Counter
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +16,8 @@ from millrace.errors import UserError
 from millrace.host.groups import context_key
 from millrace.operators import deduplicate
 from millrace.testing import TestDriver
-from millrace.testing.properties import invariant, leaks
+from millrace.testing.properties import UnfitEvents, invariant, leaks, same_as_process
+from tests.cases import case_count
 from tests.unit.millrace.operators.cases import EVENTS, Ev, Event, examples, of_key, run
 
 Order = Literal["event_time", "arrival"]
@@ -138,6 +141,59 @@ def test_an_event_without_an_id_is_a_dead_letter() -> None:
     assert [d["error"] for d in driver.values("dead_letters")] == [
         "ValueError: deduplicate: the event has no id"
     ] * 2
+
+
+@examples(case_count(120))
+@given(events=EVENTS, within=st.integers(1, 60), refresh=st.booleans(), seed=st.integers(0, 1_000))
+def test_looking_at_many_keys_together_is_looking_at_each_by_itself(
+    events: list[Event], within: int, refresh: bool, seed: int
+) -> None:
+    """In any order, with repeats and older events, timers there are none; the same is kept and comes out."""
+    process = deduplicate(Ev, within=within, refresh=refresh, order="arrival")
+    sent = [(f"{key}{event.id}", at, event) for key, at, event in events]
+    with contextlib.suppress(UnfitEvents):
+        same_as_process(process, sent, bound_ms=150, runs=6, seed=seed)
+
+
+@examples(case_count(120))
+@given(events=EVENTS, within=st.integers(1, 60), refresh=st.booleans(), size=st.integers(1, 25))
+def test_in_arrival_order_what_passes_follows_from_what_came_before(
+    events: list[Event], within: int, refresh: bool, size: int
+) -> None:
+    """An oracle that knows no state: a key's last mark decides, a batch is sorted by time within a key."""
+    process = deduplicate(Ev, within=within, refresh=refresh, order="arrival")
+    driver = TestDriver(process, out_of_orderness_ms=1_000)
+    marks: dict[str, tuple[int, int, int]] = {}  # mark, first, until when it is known
+    wanted: list[tuple[str, str, Any]] = []
+    for start in range(0, len(events), size):
+        batch = events[start : start + size]
+        driver.send_batch(batch)
+        for key, at, event in sorted(batch, key=lambda e: (e[0], e[1], msgspec.json.encode(e[2]))):
+            mark, first, until = marks.get(key, (0, 0, at))
+            if until <= at or abs(at - mark) >= within:
+                wanted.append(("main", key, event.v))
+                if until <= at or at > mark:
+                    marks[key] = at, at, max(at + within, until)
+            else:
+                wanted.append(("repeats", key, first))
+                if refresh and at > mark:
+                    marks[key] = at, first, max(at + within, until)
+    found = [
+        (e.output, context_key(e.key), record["v"] if e.output == "main" else record["first_ms"])
+        for e in driver.emissions
+        for record in [msgspec.json.decode(e.payload)]
+    ]
+    assert Counter(found) == Counter(wanted)
+
+
+def test_the_events_of_many_keys_are_handled_together_repeats_included() -> None:
+    driver = TestDriver(deduplicate(Ev, within=100, order="arrival"), out_of_orderness_ms=50)
+    driver.send_batch([("a", 1, Ev(1)), ("b", 2, Ev(2)), ("a", 9, Ev(1)), ("a", 30, Ev(1))])
+    driver.send_batch([("b", 40, Ev(2)), ("c", 41, Ev(3))])
+    assert driver.host.runner.together == 6
+    assert driver.host.runner.fallbacks == 0
+    assert ids(driver) == [1, 2, 3]
+    assert [(r.first_ms, r.repeats) for r in driver.values("repeats")] == [(1, 1), (1, 2), (2, 1)]
 
 
 def first_ones(events: list[Event], key: str, within: int, refresh: bool) -> list[tuple[int, Ev]]:

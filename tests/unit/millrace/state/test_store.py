@@ -16,7 +16,9 @@ from millrace.state import pages as pages_module
 from millrace.state.cells import Cell, Header, PageInfo
 from millrace.state.layout import ENGINE_SLOTS, PendingRow, TimerRecord
 from millrace.state.pages import PagedStore
+from millrace.state.specs import StateTypeError
 from millrace.time import NEVER
+from tests.cases import case_count
 from tests.unit.millrace.state.cases import HOUR, MINUTE, Bed, DictBackend, layout_of
 
 
@@ -44,6 +46,31 @@ def test_an_entry_costs_little_more_than_its_values() -> None:
 def test_an_empty_engine_slot_costs_one_byte() -> None:
     layout = layout_of(n=value_state(int, default=0))
     assert len(layout.encode(layout.new())) == 1 + len(ENGINE_SLOTS) + 1
+
+
+@settings(max_examples=case_count(60), deadline=None)
+@given(st.integers(0, 200), st.lists(st.integers(0, 199), max_size=3), st.booleans())
+def test_of_many_entries_the_one_that_cannot_be_read_back_is_named(
+    count: int, wrong: list[int], with_life: bool
+) -> None:
+    """Looked at together they are refused where one by one they are, and the same key is named."""
+    bed = Bed(x=value_state(int, default=0, ttl=MINUTE if with_life else None))
+    for number in range(count):
+        with bed.on(f"1:{number}", now=1) as s:
+            s.x.value = "no number" if number in wrong else number
+    named = [f"1:{number}" for number in range(count)]
+    entries = [bed.store.open(key) for key in named]
+    bad = sorted(number for number in set(wrong) if number < count)
+    if bad:
+        with pytest.raises(StateTypeError, match=f"for key '1:{bad[0]}': .*x"):
+            bed.store.pack_entries(named, entries)
+        return
+    bed.store.pack_entries(named, entries)
+    together = [opened.packed for opened in entries]
+    for key, opened in zip(named, entries, strict=True):
+        assert opened.touched
+        bed.store.pack_entry(key, opened)
+    assert together == [opened.packed for opened in entries]
 
 
 def test_the_header_stays_small_with_many_pages() -> None:

@@ -21,10 +21,12 @@ from millrace.state import (
     versioned_state,
 )
 from millrace.state.cursor import StateAccessError
+from millrace.state.layout import TimerRecord
 from millrace.state.specs import StateDeclarationError
 from millrace.state.sweep import SweepGrid, grid_for
 from millrace.testing import TestDriver
 from millrace.time import NEVER, NO_WATERMARK
+from tests.cases import case_count
 from tests.unit.millrace.state.cases import HOUR, MINUTE, SECOND, Bed
 
 #: Kind → (declaration with these options, write 1, whether it is visible).
@@ -484,3 +486,65 @@ def test_what_is_swept_follows_from_the_time_and_not_from_the_batches(
     for bed in (fine, coarse):
         bed.commit(end)
         assert bed.backend.is_empty()
+
+
+@settings(max_examples=case_count(100), deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.integers(0, 40),
+                st.integers(-30_000, 30_000),
+                st.sampled_from([None, None, 500, 40_000, 10**7]),
+                st.sampled_from(["write", "write", "again", "timer", "clear"]),
+            ),
+            max_size=40,
+        ),
+        max_size=6,
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 63),
+)
+def test_a_sweep_of_values_alone_leaves_what_one_of_anything_leaves(
+    batches: list[list[tuple[int, int, int | None, str]]], lives_on: bool, lets_go: bool, label: int
+) -> None:
+    """The same bytes are kept where entries are looked at one by one: all lives, and timers."""
+    quick, slow = (
+        Bed(page_bytes=300, lives_on=lives_on, lets_go=lets_go, label=label, x=value_state(int, ttl=MINUTE))
+        for _ in "ab"
+    )
+    assert quick.layout.only_value == "x"
+    slow.layout.only_value = None
+    now = 1_000_000
+    for batch in [*batches, [], [], []]:
+        now += 45_000
+        for bed in (quick, slow):
+            bed.store.due(now)
+            for number, at, ttl, what in batch:
+                with bed.on(f"1:{number}", now=now + at) as s:
+                    if what == "clear":
+                        s.x.clear()
+                    elif what == "timer":
+                        bed.cursor.entry.timers_[:] = [TimerRecord(now + 90_000, "t")]
+                    else:
+                        s.x.set(number, ttl=ttl)
+                        if what == "again":
+                            s.x.set(number, ttl=1)
+            bed.commit(now)
+        assert (quick.backend.header, quick.backend.pages) == (slow.backend.header, slow.backend.pages)
+    assert msgspec.to_builtins(quick.kept()) == msgspec.to_builtins(slow.kept())
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"x": value_state(int, ttl=MINUTE, ttl_time="processing_time")},
+        {"x": value_state(int)},
+        {"x": map_state(str, int, ttl=MINUTE)},
+        {"x": value_state(int, ttl=MINUTE), "y": value_state(int)},
+        {"x": reducing_state(int, max, ttl=MINUTE)},
+    ],
+)
+def test_of_entries_with_more_than_a_value_a_sweep_looks_at_everything(states: dict[str, Any]) -> None:
+    assert Bed(**states).layout.only_value is None
