@@ -13,6 +13,7 @@ _EXPOSITION, _STOPPING = f"{_TESTS}/test_exposition.py", f"{_TESTS}/test_stoppin
 _READING: Final = f"{_TESTS}/test_reading.py"
 _HISTORY: Final = f"{_TESTS}/test_history.py"
 _OVERVIEW: Final = "tests/unit/millrace/dashboard/test_overview.py"
+_WAITING, _BESIDE = f"{_TESTS}/test_waiting.py", "tests/unit/benchmarks/test_serving_beside.py"
 _KEEPING: Final = "tests/unit/millrace/runtime/test_keeping.py"
 
 _LOGS: Final = (
@@ -316,6 +317,94 @@ MUTANTS: Final = (
         "                logger.setLevel(self._before[name])\n",
         "levels stay as long as a job wants them",
         (_LOGS,),
+    ),
+    Mutant(
+        "waiting: what a batch has half written counts",
+        f"{_IN}/waiting.py",
+        'folder.glob("*.arrow")',
+        'folder.glob("*")',
+        "only what is committed waits",
+        (_WAITING,),
+    ),
+    Mutant(
+        "waiting: the newest batch says since when",
+        f"{_IN}/waiting.py",
+        "min(times)",
+        "max(times)",
+        "rows that wait for long are noticed",
+        (_WAITING,),
+    ),
+    Mutant(
+        "waiting: of a job that died the last figures are told",
+        f"{_IN}/reading.py",
+        "waiting=waits_of(root))",
+        "waiting={} if figures is None else figures.waiting)",
+        "what waits is as it is now",
+        (_WAITING,),
+    ),
+    Mutant(
+        "waiting: metrics say when and not for how long",
+        f"{_IN}/exposition.py",
+        "max(0, now.at_ms - w.since_ms) / 1000",
+        "w.since_ms / 1000",
+        "an alert is for how long rows wait",
+        (_EXPOSITION,),
+    ),
+    Mutant(
+        "waiting: rows of a table are those in it alone",
+        "shared/millrace/connectors/upkeep.py",
+        "    waiting = sum(one.num_rows for one in waits)\n",
+        "    waiting = 0\n",
+        "a list of tables counts what is committed",
+        (_WAITING,),
+    ),
+    Mutant(
+        "overview: a table that is behind looks whole",
+        "shared/millrace/dashboard/flow.py",
+        "            if behind:\n",
+        "            if behind and not said:\n",
+        "a table says how many batches wait for it",
+        (_OVERVIEW,),
+    ),
+    Mutant(
+        "beside: the interval is as wide as all pairs",
+        "benchmarks/serving_beside.py",
+        "        left_out += 1\n",
+        "        break\n",
+        "an interval is of the confidence that is told",
+        (_BESIDE,),
+    ),
+    Mutant(
+        "beside: the interval is one pair too narrow",
+        "benchmarks/serving_beside.py",
+        "1 - 2 * _below(left_out + 1, count) >= _CONFIDENCE",
+        "1 - 2 * _below(left_out, count) >= _CONFIDENCE",
+        "an interval is of the confidence that is told",
+        (_BESIDE,),
+    ),
+    Mutant(
+        "sizing: points of other sizes are taken",
+        "benchmarks/sizing.py",
+        '    if (found["warm"], found["batches"]) != (sizes.warm, sizes.batches):\n',
+        "    if not found:\n",
+        "points of one table are of the same sizes",
+        ("tests/unit/benchmarks/test_sizing_points.py",),
+    ),
+    Mutant(
+        "sizing: what was measured is measured again",
+        "benchmarks/sizing.py",
+        "        if run not in kept:\n",
+        "        if True:\n",
+        "runs are gone on from",
+        ("tests/unit/benchmarks/test_sizing_points.py",),
+    ),
+    Mutant(
+        "shape: JSON is not asked for",
+        "shared/millrace/operations/shape.py",
+        "    if shape is Format.json:\n",
+        "    if shape is Format.json and not data:\n",
+        "with --json nothing but JSON is on the output",
+        ("tests/unit/millrace/cli/test_commands.py::test_with_json_nothing_but_json_is_on_the_output",),
     ),
     Mutant(
         "sizing: what runs by the clock is left out",

@@ -27,12 +27,14 @@ def list_(
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
-    """Rows, files and bytes of each table."""
+    """Rows, files and bytes of each table, and rows that are committed and not in it yet."""
     from millrace.connectors.upkeep import state_of
 
     for found in map(state_of, _tables(name, table, config, overrides)):
         size = f"{found.size / 1e6:,.1f} MB"
-        _say(found, f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}", shape)
+        waits = f", {found.waiting:,} rows wait" if found.waiting else ""
+        line = f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}{waits}"
+        _say(found, line, shape)
 
 
 @app.command("compact", epilog="Example: millrace tables compact fraud --table payments")

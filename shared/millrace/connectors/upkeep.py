@@ -45,6 +45,7 @@ class TableState:
         rows: Rows; 0 where its files do not say how many they have.
         files: Files of this version.
         size: Their bytes.
+        waiting: Rows of committed batches that are not in it yet; see :mod:`millrace.connectors.merging`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class TableState:
     rows: int
     files: int
     size: int
+    waiting: int
 
 
 @dataclass(frozen=True)
@@ -121,16 +123,20 @@ def state_of(table: Path) -> TableState:
 
     Example:
         >>> state_of(Path("runs/fraud/tables/alerts"))  # doctest: +SKIP
-        TableState(name='alerts', version=61, rows=512, files=61, size=801234)
+        TableState(name='alerts', version=61, rows=512, files=61, size=801234, waiting=0)
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    opened = _open(table)
+    from millrace.connectors.merging import open_with_waiting
+
+    _open(table)  # says what is wrong with it
+    opened, waits = open_with_waiting(table)
     added = pa.table(opened.get_add_actions(flatten=True))
     rows = pc.sum(added["num_records"]).as_py() if "num_records" in added.column_names else 0
     size = pc.sum(added["size_bytes"]).as_py()
-    return TableState(table.name, opened.version(), rows or 0, added.num_rows, size or 0)
+    waiting = sum(one.num_rows for one in waits)
+    return TableState(table.name, opened.version(), rows or 0, added.num_rows, size or 0, waiting)
 
 
 def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Points of a line over a day; what lies between two is put together.
 _POINTS: Final = 288
+#: Topics that are named beside the lag of all.
+_NAMED: Final = 3
 _LIVE: Final = ("running", "starting", "elsewhere")
 _TONES: Final[Mapping[str, Tone]] = {
     "running": "good", "starting": "warn", "failed": "bad", "died": "bad", "unreadable": "bad",
@@ -208,7 +210,7 @@ def numbers_of(status: JobStatus, dead: int) -> Numbers:
         dead: Rows of its tables of dead letters.
     """
     f, live = status.figures, status.state in _LIVE
-    lag_note = ", ".join(f"{topic} {n:,}" for topic, n in (status.lag or {}).items() if n)
+    lag_note = _most({topic: n for topic, n in (status.lag or {}).items() if n})
     found = [
         Number(label="state", value=status.state, kind="text", tone=_TONES.get(status.state, "plain"),
                note="" if f is None or not f.phase or not live else f.phase),
@@ -227,6 +229,17 @@ def numbers_of(status: JobStatus, dead: int) -> Numbers:
                unit="MB"),
     ]  # fmt: skip
     return Numbers(tuple(found))
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    """Return the largest of some counts, and how many others there are.
+
+    >>> _most({"a": 1, "b": 20, "c": 3_000, "d": 4, "e": 5})
+    'c 3,000, b 20, e 5, 2 more'
+    """
+    first = sorted(counts, key=lambda name: -counts[name])[:_NAMED]
+    more = [f"{len(counts) - len(first):,} more"] if len(counts) > len(first) else []
+    return ", ".join([*(f"{name} {counts[name]:,}" for name in first), *more])
 
 
 def _watermark_note(status: JobStatus) -> str:
@@ -253,7 +266,10 @@ def _flow(data: AppData, status: JobStatus) -> View | None:
         return Note(redact_text(str(error)), tone="warn")
     rows = {name: table.rows for name in data.table_names() if (table := data.table(name)) is not None}
     live = status.state in _LIVE
-    return flow_of(topology, status.figures, rows, live=live, suffix=data.settings.kafka.output_suffix)
+    waits = {name: w.batches for name, w in status.waiting.items()}
+    return flow_of(
+        topology, status.figures, rows, live=live, suffix=data.settings.kafka.output_suffix, waits=waits
+    )
 
 
 def day_of(moments: Sequence[Moment], what: str) -> TimeSeries | None:

@@ -183,6 +183,15 @@ def _metrics(now: Figures) -> Iterator[Metric]:
         "state_looked_at_timestamp_seconds", "As of when state is told.", of,
         [((process,), s.at_ms / 1000) for process, s in sorted(now.state.items())],
     )  # fmt: skip
+    waits = [((table,), w) for table, w in sorted(now.waiting.items())]
+    yield from gauges(
+        "table_waiting_batches", "Batches whose rows are not in their table yet.", ("table",),
+        [(table, float(w.batches)) for table, w in waits],
+    )  # fmt: skip
+    yield from gauges(
+        "table_waiting_seconds", "Since when the oldest of these rows wait.", ("table",),
+        [(table, max(0, now.at_ms - w.since_ms) / 1000) for table, w in waits],
+    )  # fmt: skip
     models = [(*name_of.rpartition("/")[::2], m) for name_of, m in sorted(now.models.items())]
     yield from gauges(
         "model_info", "Models by alias.", ("model", "alias", "version"),

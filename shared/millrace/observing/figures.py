@@ -66,6 +66,18 @@ class StateFigures(msgspec.Struct):
     skew: float = 0.0
 
 
+class WaitingFigures(msgspec.Struct):
+    """What waits for a table: rows of committed batches that are not in it yet.
+
+    Attributes:
+        batches: Batches that left them.
+        since_ms: When the oldest of these did, UTC ms.
+    """
+
+    batches: int
+    since_ms: int
+
+
 class ModelFigures(msgspec.Struct):
     """A model that decides, or would like to.
 
@@ -116,6 +128,7 @@ class Figures(msgspec.Struct):
         state_memory_bytes: Memory of the state stores; ``None`` where there is none.
         state: Process → what its state comes to.
         models: Alias → model.
+        waiting: Table → what waits for it; nothing: all that was committed is in the tables.
         observing_cpu_s: CPU seconds of this process that went into all this.
         process_cpu_s: CPU seconds of this process and, where known, of the JVM and Python workers.
     """
@@ -152,6 +165,7 @@ class Figures(msgspec.Struct):
     state_memory_bytes: int | None = None
     state: dict[str, StateFigures] = {}
     models: dict[str, ModelFigures] = {}
+    waiting: dict[str, WaitingFigures] = {}
     observing_cpu_s: float = 0.0
     process_cpu_s: float = 0.0
 

@@ -25,6 +25,7 @@ from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import JobRecord
 from millrace.observing.rates import Rates
 from millrace.observing.sampling import load, models_in, sampled_state
+from millrace.observing.waiting import waits_of
 from millrace.runtime.clock_files import shown_watermark
 from millrace.runtime.monitor import DURATIONS_S, QueryMonitor, QuerySnapshot
 from millrace.runtime.redaction import redact_text
@@ -142,7 +143,7 @@ class Observer:
             self._cpu_s += time.thread_time() - began
 
     def _made(self) -> Figures:
-        query = self._monitor.snapshot()
+        query, waiting = self._monitor.snapshot(), waits_of(self._root)
         with self._lock:
             now = self._figures
             clock = self._clock
@@ -162,6 +163,7 @@ class Observer:
                 watermark_ms=shown_watermark(clock),
                 newest_ms=_time(None if clock is None else clock.furthest),
                 held_by="" if clock is None else clock.held_by,
+                waiting=waiting,
                 observing_cpu_s=self._cpu_s + self._monitor.cpu_s,
                 **_of_query(query, self._newest),
             )

@@ -123,6 +123,16 @@ def test_arrows_of_a_running_job_have_its_rates_and_of_one_that_is_over_its_tota
     assert next(n for n in live.nodes if n.id == "in:sales").tone == "warn", "40 records wait"
 
 
+def test_a_table_says_how_many_batches_wait_for_it() -> None:
+    waits = {"sales": 1, "shops": 12, "dead_letters_cards": 2}
+    flow = flow_of(topology(), told(Path("/x")), {"sales": 990, "shops": 80}, live=True, waits=waits)
+    notes = {n.id: n.note for n in flow.nodes}
+    assert notes["table:sales"] == "990 rows, 1 batch waits"
+    assert notes["table:shops"] == "80 rows, 12 batches wait"
+    assert notes["topic:shops-out"].endswith(" sent"), "what waits is the table's"
+    assert "table:dead_letters_cards" in notes, "what failed is a place to look for before it is in its table"
+
+
 def test_of_an_app_without_a_job_the_flow_is_shown_without_figures() -> None:
     assert set(graph(flow_of(topology(), None, {}, live=False)).values()) == {""}
 

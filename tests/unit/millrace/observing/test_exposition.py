@@ -52,6 +52,8 @@ def test_every_figure_is_found_by_the_official_parser() -> None:
     assert value(found, "state_largest_entry_bytes", process="Cards") == 700
     assert value(found, "state_key_group_skew", process="Cards") == 1.5
     assert value(found, "state_timers", process="Cards") == 12
+    assert value(found, "table_waiting_batches", table="alarms") == 3
+    assert value(found, "table_waiting_seconds", table="alarms") == 2.5
     assert value(found, "model_info", model="risk", alias="champion", version="3") == 1
     assert (
         value(found, "model_trained_until_timestamp_seconds", model="risk", alias="champion")
@@ -73,6 +75,7 @@ def test_what_is_not_known_is_left_out_and_not_zero() -> None:
     assert not names & {
         "millrace_watermark_gap_seconds", "millrace_kafka_lag_records", "millrace_state_entries",
         "millrace_last_batch_timestamp_seconds", "millrace_batch_duration_seconds_count",
+        "millrace_table_waiting_batches", "millrace_table_waiting_seconds",
     }  # fmt: skip
     assert value(scraped(Figures(record(), NOW)), "query_up") == 0
 

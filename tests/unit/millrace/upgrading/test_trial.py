@@ -12,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.checkpoints.positions import TablePosition, files_appended
 from millrace.errors import UserError
+from millrace.runtime.apps import load_app
+from millrace.runtime.installed import list_apps
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 from millrace.upgrading import trial
@@ -49,6 +51,14 @@ def test_keys_and_models_are_taken_along_and_what_is_the_query_s_is_not(tmp_path
         (blue / name).write_text(name)
     trial._take_along(blue, green)
     assert sorted(str(p.relative_to(green)) for p in green.rglob("*") if p.is_file()) == sorted(others)
+
+
+@pytest.mark.parametrize("name", [name for name in list_apps() if name != "aggregates"])
+def test_whatever_an_app_sends_a_table_has_too_so_that_tables_are_enough_to_compare(name: str) -> None:
+    app = load_app(name)
+    topology = app.topology(load_settings(app.settings, app=name))
+    assert topology.topics
+    assert set(topology.topics) <= set(topology.tables)
 
 
 def planned(root: Path, batches: dict[int, int], committed: int) -> None:
