@@ -319,6 +319,22 @@ MUTANTS: Final = (
         (_LOGS,),
     ),
     Mutant(
+        "observer: what its thread takes is not counted",
+        f"{_IN}/observer.py",
+        "            with self._counting():\n                self._look()\n",
+        "            if True:\n                self._look()\n",
+        "what watching takes is counted where it is spent",
+        (_OBSERVER,),
+    ),
+    Mutant(
+        "endpoint: what an answer takes is not counted",
+        f"{_IN}/endpoint.py",
+        "            self.server.spent(time.thread_time() - began)\n",
+        "            self.server.spent(0.0)\n",
+        "what an answer costs counts as watching",
+        (_EXPOSITION,),
+    ),
+    Mutant(
         "waiting: what a batch has half written counts",
         f"{_IN}/waiting.py",
         'folder.glob("*.arrow")',

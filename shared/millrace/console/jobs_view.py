@@ -207,7 +207,8 @@ def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
              f"({s.largest_key}), skew {s.skew:.1f}")
         )  # fmt: skip
     if f.state_memory_bytes is not None:
-        found.append(("state stores", f"{size(f.state_memory_bytes)} of memory"))
+        files = "" if f.state_files_bytes is None else f", {size(f.state_files_bytes)} of files"
+        found.append(("state stores", f"{size(f.state_memory_bytes)} of memory{files}"))
     if f.outputs:
         found.append(("written", ", ".join(f"{o} {n:,}" for o, n in sorted(f.outputs.items()))))
     letters = ", ".join(f"{reason} {n:,}" for reason, n in sorted(f.dead_letters.items()))

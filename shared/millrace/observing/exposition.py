@@ -167,6 +167,9 @@ def _metrics(now: Figures) -> Iterator[Metric]:
     reasons = [(reason, float(n)) for reason, n in sorted(now.dead_letters.items())]
     yield from counters("dead_letters", "Dead letters by reason.", "reason", reasons)
     yield from gauge("state_memory_bytes", "Memory of the state stores.", now.state_memory_bytes)
+    yield from gauge(
+        "state_files_bytes", "Files of state on the disk, of all batches kept.", now.state_files_bytes
+    )
     of = ("process",)
     for own, about, field in (
         ("state_entries", "Keys that have state.", "entries"),

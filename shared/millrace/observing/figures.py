@@ -126,7 +126,8 @@ class Figures(msgspec.Struct):
         late: Events behind the watermark, of these.
         dead_letters: Reason → dead letters since the job began.
         state_memory_bytes: Memory of the state stores; ``None`` where there is none.
-        state: Process → what its state comes to.
+        state_files_bytes: What the files of state take on the disk, of all batches that are kept.
+        state: Process → what its state comes to; nothing where it is too large to be gone through.
         models: Alias → model.
         waiting: Table → what waits for it; nothing: all that was committed is in the tables.
         observing_cpu_s: CPU seconds of this process that went into all this.
@@ -163,6 +164,7 @@ class Figures(msgspec.Struct):
     late: int = 0
     dead_letters: dict[str, int] = {}
     state_memory_bytes: int | None = None
+    state_files_bytes: int | None = None
     state: dict[str, StateFigures] = {}
     models: dict[str, ModelFigures] = {}
     waiting: dict[str, WaitingFigures] = {}

@@ -57,6 +57,7 @@ def figures(root: Path | str = "/data/fraud", **more: Any) -> Figures:
         late=5,
         dead_letters={"malformed": 4, "future": 2},
         state_memory_bytes=5_000,
+        state_files_bytes=9_000,
         state={"Cards": StateFigures(6, NOW - 3_000, 20, 4_000, 8, 12, 2, 700, "card-7", 8, 1.5)},
         models={"risk/champion": ModelFigures("3", NOW - 86_400_000, NOW - 3_600_000)},
         waiting={"alarms": WaitingFigures(3, NOW - 2_500)},
