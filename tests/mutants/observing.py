@@ -14,6 +14,7 @@ _READING: Final = f"{_TESTS}/test_reading.py"
 _HISTORY: Final = f"{_TESTS}/test_history.py"
 _OVERVIEW: Final = "tests/unit/millrace/dashboard/test_overview.py"
 _WAITING, _BESIDE = f"{_TESTS}/test_waiting.py", "tests/unit/benchmarks/test_serving_beside.py"
+_LETTERS: Final = "tests/unit/millrace/dead_letters/test_letters.py"
 _KEEPING: Final = "tests/unit/millrace/runtime/test_keeping.py"
 
 _LOGS: Final = (
@@ -368,11 +369,27 @@ MUTANTS: Final = (
     ),
     Mutant(
         "waiting: rows of a table are those in it alone",
-        "shared/millrace/connectors/upkeep.py",
-        "    waiting = sum(one.num_rows for one in waits)\n",
-        "    waiting = 0\n",
+        "shared/millrace/cli/tables.py",
+        "state_of(path), rows_waiting(path)\n",
+        "state_of(path), 0\n",
         "a list of tables counts what is committed",
         (_WAITING,),
+    ),
+    Mutant(
+        "letters: those that wait for their table are in none",
+        "shared/millrace/dead_letters/letters.py",
+        "            self._table, self._waiting = open_with_times(Path(path))\n",
+        "            self._table, _ = open_with_times(Path(path))\n",
+        "letters that are committed are told",
+        (_LETTERS,),
+    ),
+    Mutant(
+        "letters: of those that wait all are chosen",
+        "shared/millrace/dead_letters/letters.py",
+        "rows if wanted is None else rows.filter(wanted)",
+        "rows",
+        "a selection holds of those that wait, too",
+        (_LETTERS,),
     ),
     Mutant(
         "overview: a table that is behind looks whole",

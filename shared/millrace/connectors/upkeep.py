@@ -45,7 +45,6 @@ class TableState:
         rows: Rows; 0 where its files do not say how many they have.
         files: Files of this version.
         size: Their bytes.
-        waiting: Rows of committed batches that are not in it yet; see :mod:`millrace.connectors.merging`.
     """
 
     name: str
@@ -53,7 +52,6 @@ class TableState:
     rows: int
     files: int
     size: int
-    waiting: int
 
 
 @dataclass(frozen=True)
@@ -123,20 +121,16 @@ def state_of(table: Path) -> TableState:
 
     Example:
         >>> state_of(Path("runs/fraud/tables/alerts"))  # doctest: +SKIP
-        TableState(name='alerts', version=61, rows=512, files=61, size=801234, waiting=0)
+        TableState(name='alerts', version=61, rows=512, files=61, size=801234)
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from millrace.connectors.merging import open_with_waiting
-
-    _open(table)  # says what is wrong with it
-    opened, waits = open_with_waiting(table)
+    opened = _open(table)
     added = pa.table(opened.get_add_actions(flatten=True))
     rows = pc.sum(added["num_records"]).as_py() if "num_records" in added.column_names else 0
     size = pc.sum(added["size_bytes"]).as_py()
-    waiting = sum(one.num_rows for one in waits)
-    return TableState(table.name, opened.version(), rows or 0, added.num_rows, size or 0, waiting)
+    return TableState(table.name, opened.version(), rows or 0, added.num_rows, size or 0)
 
 
 def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.cli.tables import app as tables
+from millrace.connectors.merging import rows_waiting
 from millrace.connectors.upkeep import state_of
 from millrace.console.jobs_view import _facts
 from millrace.observing.figures import WaitingFigures, write_figures
@@ -83,7 +84,7 @@ def test_a_list_of_tables_counts_rows_that_are_committed_and_in_no_table(tmp_pat
         into.write(batch(Session("a", number, 1, 1), Session("b", number, 1, 1)), number)
     events, sessions = folder / "events", folder / "sessions"
     assert {name: w.batches for name, w in waits_of(tmp_path).items()} == {"events": 3, "sessions": 3}
-    assert (state_of(events).rows, state_of(events).waiting) == (0, 6)
+    assert (state_of(events).rows, rows_waiting(events)) == (0, 6)
     done = CliRunner().invoke(tables, ["list", "fraud", "--format", "json", "-s", f"storage.root={tmp_path}"])
     assert done.exit_code == 0, done.output
     told = {one["name"]: (one["rows"], one["waiting"]) for one in map(json.loads, done.output.splitlines())}
@@ -91,8 +92,8 @@ def test_a_list_of_tables_counts_rows_that_are_committed_and_in_no_table(tmp_pat
     shown = CliRunner().invoke(tables, ["list", "fraud", "-s", f"storage.root={tmp_path}"]).output
     assert "6 rows wait" in shown
     into.close()
-    assert (state_of(events).rows, state_of(events).waiting) == (6, 0)
-    assert (state_of(sessions).rows, state_of(sessions).waiting) == (2, 0)
+    assert (state_of(events).rows, rows_waiting(events)) == (6, 0)
+    assert (state_of(sessions).rows, rows_waiting(sessions)) == (2, 0)
     assert waits_of(tmp_path) == {}
     shown = CliRunner().invoke(tables, ["list", "fraud", "-s", f"storage.root={tmp_path}"]).output
     assert "wait" not in shown
