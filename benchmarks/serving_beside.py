@@ -54,11 +54,11 @@ class Sizes:
     """
 
     pairs: int = 12
-    window_s: float = 7.0
-    settle_s: float = 2.0
+    window_s: float = 6.0
+    settle_s: float = 1.5
     rate: int = 20
     beside: int = 200
-    warm_batches: int = 60
+    warm_batches: int = 40
 
 
 QUICK: Final = Sizes(pairs=2, window_s=3.0, settle_s=1.0, beside=50, warm_batches=5)

@@ -14,6 +14,7 @@ _READING: Final = f"{_TESTS}/test_reading.py"
 _HISTORY: Final = f"{_TESTS}/test_history.py"
 _OVERVIEW: Final = "tests/unit/millrace/dashboard/test_overview.py"
 _WAITING, _BESIDE = f"{_TESTS}/test_waiting.py", "tests/unit/benchmarks/test_serving_beside.py"
+_LISTING: Final = "tests/unit/millrace/models/test_listing.py"
 _LETTERS: Final = "tests/unit/millrace/dead_letters/test_letters.py"
 _KEEPING: Final = "tests/unit/millrace/runtime/test_keeping.py"
 
@@ -374,6 +375,30 @@ MUTANTS: Final = (
         "state_of(path), 0\n",
         "a list of tables counts what is committed",
         (_WAITING,),
+    ),
+    Mutant(
+        "models: a version that the registry removed is listed",
+        "shared/millrace/models/listing.py",
+        "WHERE current_stage != 'Deleted_Internal' ",
+        "",
+        "only versions that there are",
+        (_LISTING,),
+    ),
+    Mutant(
+        "models: aliases are those of a number, of whatever model",
+        "shared/millrace/models/listing.py",
+        "if (of, int(at)) == (name, int(version))",
+        "if int(at) == int(version)",
+        "an alias is a model's own",
+        (_LISTING,),
+    ),
+    Mutant(
+        "models: a version that the job has and the registry calls otherwise looks well",
+        "shared/millrace/dashboard/common_panels.py",
+        'return "" if alias in known.aliases else',
+        'return "" if known else',
+        "the page says where job and registry differ",
+        (_LISTING,),
     ),
     Mutant(
         "letters: those that wait for their table are in none",

@@ -91,7 +91,7 @@ def test_a_selection_by_time_is_by_when_letters_were_written(table: DeadLetterTa
     assert list(table.read(Selection(since_ms=times[-1] + 1))) == []
 
 
-@pytest.mark.parametrize("seed", range(case_count(60)))
+@pytest.mark.parametrize("seed", range(case_count(24)))
 def test_letters_that_are_committed_and_not_in_the_table_yet_are_read_with_it_and_none_twice(
     tmp_path: Path, seed: int
 ) -> None:
