@@ -1,4 +1,4 @@
-"""A registry's database as it lies there: every version with its aliases, and nothing where it cannot be read."""
+"""A registry's database as it lies there: every version with its aliases; nothing where it cannot be read."""
 
 from __future__ import annotations
 
