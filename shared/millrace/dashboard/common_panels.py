@@ -198,8 +198,8 @@ COMMON_PANELS = (
           about="Events that could not be handled, by reason; the command dlq shows them one by one.",
           actions=(REPLAY.name,)),
     Panel("registry", "Models", models, empty="none yet",
-          about="Those that the job has under an alias, since when; then the registry's other versions, by when "
-          "they were registered. The command models compares, promotes and rolls back."),
+          about="Those that the job has under an alias, since when; then the registry's others, by when they "
+          "were registered. The command models compares, promotes and rolls back."),
     Panel("tables", "Tables", tables, width="full", empty="no table yet"),
 )  # fmt: skip
 #: What can be done from every page, beside the app's own.
