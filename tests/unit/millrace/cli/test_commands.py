@@ -208,7 +208,7 @@ def test_what_a_command_looks_at_is_given_as_json_too(found: tuple[tuple[str, ..
     [
         ("jars list", 0), ("jars verify --group broker", None), ("kafka status", None),
         ("config show fraud", 0), ("config validate iot", 0), ("topology iot", 0),
-        ("contracts check fraud", 0), ("contracts show fraud", 0), ("contracts show fraud transaction.v1", 0),
+        ("contracts check fraud", 0), ("contracts show fraud", 0), ("contracts show fraud label.v1", 0),
         ("rules fraud language", 0), ("generate list", 0), ("generate describe iot", 0),
         ("state list nosuch", 2), ("status", 0), ("top --once", 0),
         ("size --rate 10 --keys 5", 0), ("lint-state iot", 0), ("recipe list", 0), ("commands", 0),

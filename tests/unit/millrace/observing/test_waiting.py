@@ -93,7 +93,7 @@ def test_a_list_of_tables_counts_rows_that_are_committed_and_in_no_table(tmp_pat
     assert "6 rows wait" in shown
     into.close()
     assert (state_of(events).rows, rows_waiting(events)) == (6, 0)
-    assert (state_of(sessions).rows, rows_waiting(sessions)) == (2, 0)
+    assert (state_of(sessions).rows, rows_waiting(sessions)) == (6, 0)
     assert waits_of(tmp_path) == {}
     shown = CliRunner().invoke(tables, ["list", "fraud", "-s", f"storage.root={tmp_path}"]).output
     assert "wait" not in shown
