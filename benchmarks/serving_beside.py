@@ -53,12 +53,12 @@ class Sizes:
         warm_batches: Batches of the job before the first window.
     """
 
-    pairs: int = 12
-    window_s: float = 6.0
-    settle_s: float = 1.5
+    pairs: int = 20
+    window_s: float = 3.0
+    settle_s: float = 1.2
     rate: int = 20
     beside: int = 200
-    warm_batches: int = 40
+    warm_batches: int = 150
 
 
 QUICK: Final = Sizes(pairs=2, window_s=3.0, settle_s=1.0, beside=50, warm_batches=5)

@@ -278,7 +278,7 @@ def serve_items(
     )
 
 
-@app.command(name="serve-beside", epilog="Example: millrace bench serve-beside --pairs 12 --out beside.json")
+@app.command(name="serve-beside", epilog="Example: millrace bench serve-beside --pairs 20 --out beside.json")
 def serve_beside(
     pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of windows.", show_default=False)] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,

@@ -83,7 +83,7 @@ MUTANTS: Final = (
     Mutant(
         "overview: dead letters that there are are not drawn",
         "shared/millrace/dashboard/flow.py",
-        "            if dead and not count:\n",
+        "            if dead and not count and not behind:\n",
         "            if dead:\n",
         "what failed is a place to look for",
         (_OVERVIEW,),

@@ -92,12 +92,13 @@ def show(
     from millrace_apps.fraud.operations.changes_cli import open_topic
 
     _, topic = open_topic(bootstrap, root, overrides)
-    found = [
-        {"list": name, "value": value, "until_ms": until}
+    there = [
+        (name, value, until)
         for name, values in sorted(read(topic).lists.items())
         for value, until in sorted(values.items())
     ]
-    lines = (f"{one['list']:<16} {one['value']:<40} until {show_time(one['until_ms'])}" for one in found)
+    found = [{"list": name, "value": value, "until_ms": until} for name, value, until in there]
+    lines = (f"{name:<16} {value:<40} until {show_time(until)}" for name, value, until in there)
     tell(shape, found, lambda: "\n".join(lines))
 
 
