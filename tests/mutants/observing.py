@@ -339,8 +339,8 @@ MUTANTS: Final = (
     Mutant(
         "waiting: what a batch has half written counts",
         f"{_IN}/waiting.py",
-        'folder.glob("*.arrow")',
-        'folder.glob("*")',
+        'if file.name.endswith(".arrow"):',
+        "if file.name:",
         "only what is committed waits",
         (_WAITING,),
     ),

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Points of a line over a day; what lies between two is put together.
 _POINTS: Final = 288
+#: What is slow to make is made so many times as seldom.
+_SLOWER: Final = 5
 #: Topics that are named beside the lag of all.
 _NAMED: Final = 3
 _LIVE: Final = ("running", "starting", "elsewhere")
@@ -52,7 +54,9 @@ class Overview:
         pages: App → its page.
         broken: App that cannot be shown → why.
         jobs: Finds the jobs of this machine; default its own.
-        interval_ms: How often it is made anew, ms.
+        interval_ms: How often it is made anew, ms. What is made of the tables and of a day (the flow, dead
+            letters, models) takes most of that and changes least: it is made anew after five times as long,
+            or when a job begins or ends.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Overview:
         self._kept = Versions()
         self._made_ms: int | None = None
         self._histories: dict[Path, HistoryReader] = {}
+        self._slow: dict[str, _Slow] = {}
 
     def now_ms(self) -> int:
         """Return now, UTC ms."""
@@ -115,29 +120,44 @@ class Overview:
         self._kept.put(name, msgspec.json.encode(body))
 
     def _app(self, name: str, status: JobStatus, now: int) -> dict[str, Any]:
-        data = self.pages[name].data
+        slow = self._slow.get(name)
+        is_fresh = slow is not None and 0 <= now - slow.at_ms < _SLOWER * self.interval_ms
+        if slow is None or not is_fresh or slow.state != status.state:
+            slow = self._slow[name] = self._made_slowly(self.pages[name].data, status, now)
+        dead = slow.dead
+        return {
+            "state": status.state,
+            "tone": _TONES.get(status.state, "plain"),
+            "note": redact_text(status.note),
+            "views": [
+                {"id": "numbers", "title": "", "view": _safe(lambda: numbers_of(status, dead))},
+                {"id": "flow", "title": "Flow", "view": slow.flow},
+            ],
+            "more": slow.more,
+        }
+
+    def _made_slowly(self, data: AppData, status: JobStatus, now: int) -> _Slow:
         reader = self._histories.setdefault(data.root, HistoryReader(data.root))
-        shown: list[tuple[str, str, Callable[[], View | None]]] = [
-            ("numbers", "", lambda: numbers_of(status, _dead_rows(data))),
-            ("flow", "Flow", lambda: _flow(data, status)),
-        ]
         folded: list[tuple[str, str, Callable[[], View | None]]] = [
             ("day", "A day: read per second", lambda: day_of(reader.last_day(now), "rate")),
             ("lag", "A day: not read yet", lambda: day_of(reader.last_day(now), "lag")),
             ("letters", "Dead letters", lambda: dead_letters(data) or Note("none")),
             ("models", "Models", lambda: models(data)),
         ]
-        return {
-            "state": status.state,
-            "tone": _TONES.get(status.state, "plain"),
-            "note": redact_text(status.note),
-            "views": [{"id": i, "title": t, "view": _safe(make)} for i, t, make in shown],
-            "more": [
-                {"id": i, "title": t, "view": view}
-                for i, t, make in folded
-                if (view := _safe(make)) is not None
-            ],
-        }
+        more = [
+            {"id": i, "title": t, "view": view} for i, t, make in folded if (view := _safe(make)) is not None
+        ]
+        return _Slow(now, status.state, _dead_rows(data), _safe(lambda: _flow(data, status)), more)
+
+
+class _Slow(NamedTuple):
+    """What is made of an app's tables and its last day, and when."""
+
+    at_ms: int
+    state: str
+    dead: int
+    flow: View | None
+    more: list[dict[str, Any]]
 
 
 def _safe(make: Callable[[], View | None]) -> View | None:

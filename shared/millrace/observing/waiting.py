@@ -6,6 +6,7 @@ See :mod:`millrace.connectors.merging`. Nothing is opened: this is looked at onc
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from millrace.checkpoints.positions import WAITING
@@ -22,12 +23,18 @@ def waits_of(root: Path) -> dict[str, WaitingFigures]:
         >>> waits_of(Path("/nowhere"))
         {}
     """
-    found: dict[str, WaitingFigures] = {}
-    for folder in sorted((root / "tables").glob(f"*/{WAITING}")):
+    tables, found = root / "tables", dict[str, WaitingFigures]()
+    try:
+        names = sorted(os.listdir(tables))
+    except OSError:  # none yet
+        return found
+    for name in names:
         times = []
-        for file in folder.glob("*.arrow"):
-            with contextlib.suppress(FileNotFoundError):  # it is in the table by now
-                times.append(file.stat().st_mtime_ns // 1_000_000)
+        with contextlib.suppress(OSError), os.scandir(f"{tables}/{name}/{WAITING}") as files:
+            for file in files:
+                if file.name.endswith(".arrow"):
+                    with contextlib.suppress(FileNotFoundError):  # it is in the table by now
+                        times.append(file.stat().st_mtime_ns // 1_000_000)
         if times:
-            found[folder.parent.name] = WaitingFigures(len(times), min(times))
+            found[name] = WaitingFigures(len(times), min(times))
     return found
