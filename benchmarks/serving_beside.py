@@ -58,7 +58,7 @@ class Sizes:
     settle_s: float = 1.2
     rate: int = 20
     beside: int = 200
-    warm_batches: int = 150
+    warm_batches: int = 80
 
 
 QUICK: Final = Sizes(pairs=2, window_s=3.0, settle_s=1.0, beside=50, warm_batches=5)
