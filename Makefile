@@ -26,6 +26,7 @@ test: setup ## Run the tests: unit, Spark, end to end, in a browser, and a crash
 	@[ "$$MILLRACE_NO_BROWSER" = 1 ] || scripts/install-chromium >/dev/null || [ -z "$$CI" ]
 	@$(BIN)/pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS)
 	@MILLRACE_NO_BROWSER=$${MILLRACE_NO_BROWSER:-$$(scripts/install-chromium >/dev/null 2>&1 || echo 1)} \
+		MILLRACE_NO_PROMETHEUS=$${MILLRACE_NO_PROMETHEUS:-$$(scripts/install-prometheus >/dev/null || echo 1)} \
 		$(BIN)/pytest tests/crash tests/e2e tests/browser tests/spark -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=20 $(PYTEST_ARGS)
 

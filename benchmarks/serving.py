@@ -111,6 +111,18 @@ def served(run: BenchRun, command: Sequence[str]) -> Iterator[str]:
         run: The job.
         command: That of the server, without what every server is told.
     """
+    with server_beside(run, command) as (address, _):
+        yield address
+
+
+@contextmanager
+def server_beside(run: BenchRun, command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run a server beside the job, and give its address and its process.
+
+    Args:
+        run: The job.
+        command: That of the server, without what every server is told.
+    """
     token, log = run.folder / "token", run.folder / "serve.log"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -125,7 +137,7 @@ def served(run: BenchRun, command: Sequence[str]) -> Iterator[str]:
                 if child.poll() is not None or time.monotonic() > deadline:
                     raise BenchmarkFailed(f"the server does not begin: {text.strip()}")
                 time.sleep(0.1)
-            yield text.partition("serving at ")[2].split()[0]
+            yield text.partition("serving at ")[2].split()[0], child
             child.terminate()
             child.wait(20)
         finally:

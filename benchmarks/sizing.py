@@ -11,11 +11,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from millrace.errors import UserError
+from millrace.operations.report import write
 from millrace.sizing.model import Point, Workload, errors, fit, left_out
 from millrace_apps.benchmarks.batches import BatchesFailed
 
@@ -75,11 +77,13 @@ QUICK: Final = Sizes(
 )
 
 
-def sizing(sizes: Sizes) -> dict[str, Any]:
+def sizing(sizes: Sizes, points: Path | None = None) -> dict[str, Any]:
     """Measure, fit, and say how far the model is off.
 
     Args:
         sizes: How much is run.
+        points: File of what was measured: a run is added when it has ended, and those that are there with
+            the same sizes are not run again; so an hour of runs can be done in pieces.
 
     Returns:
         What :func:`fitted` does.
@@ -87,7 +91,30 @@ def sizing(sizes: Sizes) -> dict[str, Any]:
     Raises:
         BatchesFailed: A run did not end.
     """
-    return fitted(sizes.runs, [measured(run, sizes) for run in sizes.runs])
+    kept = _kept(points, sizes)
+    for run in sizes.runs:
+        if run not in kept:
+            kept[run] = measured(run, sizes)
+            if points is not None:
+                _keep(points, sizes, kept)
+    return fitted(sizes.runs, [kept[run] for run in sizes.runs])
+
+
+def _kept(file: Path | None, sizes: Sizes) -> dict[Run, Point]:
+    """Return what a file has of runs of these sizes."""
+    if file is None or not file.exists():
+        return {}
+    found = json.loads(file.read_text())
+    if (found["warm"], found["batches"]) != (sizes.warm, sizes.batches):
+        raise UserError(
+            f"{file} has points of other sizes: --warm {found['warm']} --batches {found['batches']}"
+        )
+    return {Run(**one["run"]): Point(**one["point"]) for one in found["points"]}
+
+
+def _keep(file: Path, sizes: Sizes, kept: Mapping[Run, Point]) -> None:
+    points = [{"run": run._asdict(), "point": asdict(point)} for run, point in kept.items()]
+    write(file, {"warm": sizes.warm, "batches": sizes.batches, "points": points})
 
 
 def fitted(runs: Sequence[Run], points: Sequence[Point]) -> dict[str, Any]:

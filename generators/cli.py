@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.conventions import command_of
+from millrace.cli.options import Format, Shape, tell
 
 
 class DomainGroup(TyperGroup):
@@ -51,22 +52,25 @@ app = typer.Typer(
 
 
 @app.command("list", epilog="Example: millrace generate list")
-def list_domains() -> None:
+def list_domains(shape: Shape = Format.table) -> None:
     """List what can be generated."""
     from millrace.errors import UserError
     from millrace_apps.generators.domains import load, names
 
+    found = {}
     for name in names():
         try:
-            text = load(name).description
+            found[name] = load(name).description
         except UserError as error:
-            text = f"({error})"
-        typer.echo(f"{name:<12}{text}")
+            found[name] = f"({error})"
+    tell(shape, found, lambda: "\n".join(f"{name:<12}{text}" for name, text in found.items()))
 
 
 @app.command("describe", epilog="Example: millrace generate describe iot")
-def describe_domain(domain: Annotated[str, typer.Argument(metavar="DOMAIN")]) -> None:
+def describe_domain(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN")], shape: Shape = Format.table
+) -> None:
     """Describe a domain: streams, fields, parameters, and what really happens in it."""
-    from millrace_apps.generators.describe import description
+    from millrace_apps.generators.describe import as_data, description
 
-    typer.echo(description(domain))
+    tell(shape, as_data(domain) if shape is Format.json else None, lambda: description(domain))

@@ -22,6 +22,38 @@ def description(name: str) -> str:
     return "\n".join(_domain(name))
 
 
+def as_data(name: str) -> dict[str, Any]:
+    """Return the same as plain data.
+
+    Raises:
+        UserError: If there is no such domain.
+
+    Example:
+        >>> as_data("iot")["streams"]["readings"]["identified_by"]
+        'reading_id'
+    """
+    domain = load(name)
+    texts = {**help_of(Profile), **help_of(domain.profile)}
+    return {
+        "domain": domain.name,
+        "about": domain.description,
+        "streams": {
+            stream: {
+                "topic": spec.topic,
+                "version": spec.schema_version,
+                "identified_by": spec.id_field,
+                "fields": _fields(spec.event_type),
+            }
+            for stream, spec in domain.streams.items()
+        },
+        "parameters": {
+            field.name: {"default": str(field.default), "about": texts.get(field.name, "")}
+            for field in dataclasses.fields(domain.profile)
+        },
+        "truths": dict(domain.scenarios),
+    }
+
+
 def _domain(name: str) -> Iterator[str]:
     domain = load(name)
     yield f"{domain.name}: {domain.description}"

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from millrace.cli.options import Format, Shape, tell
+
 app = typer.Typer(
     no_args_is_help=True,
     help="Look into a generator's ledger, and compare an app's tables with it.",
@@ -23,20 +25,26 @@ def main() -> None:
 
 
 @app.command(epilog="Example: millrace ledger show ledger.jsonl")
-def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")]) -> None:
+def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")], shape: Shape = Format.table) -> None:
     """Count what a ledger says: events, faults and truths by kind."""
     from collections import Counter
 
     from millrace_apps.generators.ledger_check import read_truths
 
     truths = read_truths(ledger)
-    typer.echo(f"{truths.domain}: {sum(truths.valid.values()):,} valid events")
-    for stream, count in truths.valid.items():
-        typer.echo(f"  stream {stream}: {count:,}")
-    for (kind, expected), count in sorted(Counter((f.kind, f.expected) for f in truths.faults).items()):
-        typer.echo(f"  fault {kind}, expected {expected}: {count:,}")
-    for kind, count in sorted(Counter(h.kind for h in truths.happenings).items()):
-        typer.echo(f"  truth {kind}: {count:,}")
+    faults = sorted(Counter((f.kind, f.expected) for f in truths.faults).items())
+    kinds = sorted(Counter(h.kind for h in truths.happenings).items())
+    data = {
+        "domain": truths.domain,
+        "valid": dict(truths.valid),
+        "faults": [{"kind": kind, "expected": expected, "count": n} for (kind, expected), n in faults],
+        "truths": dict(kinds),
+    }
+    lines = [f"{truths.domain}: {sum(truths.valid.values()):,} valid events"]
+    lines += (f"  stream {stream}: {count:,}" for stream, count in truths.valid.items())
+    lines += (f"  fault {kind}, expected {expected}: {count:,}" for (kind, expected), count in faults)
+    lines += (f"  truth {kind}: {count:,}" for kind, count in kinds)
+    tell(shape, data, lambda: "\n".join(lines))
 
 
 @app.command(
@@ -61,6 +69,7 @@ def check(
         list[str] | None,
         typer.Option(help="Table that reports a kind of truth, by its events.", metavar="KIND=TABLE:COLUMN"),
     ] = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Compare Delta tables with a ledger; exit code 1 if something does not fit.
 
@@ -79,12 +88,16 @@ def check(
     if outputs == Outputs():
         raise UserError("nothing to compare: give --events, --late, --dead-letters or --found")
     checks = compare(read_truths(ledger), outputs)
-    width = max(len(one.name) for one in checks)
+    width, lines = max(len(one.name) for one in checks), []
     for one in checks:
         mark = "FAIL" if not one.ok else "-   " if one.is_empty else "ok  "
         note = NOTHING if one.is_empty else one.note
         said = f"  ({note})" if note else ""
-        typer.echo(f"{mark}  {one.name:<{width}}  expected {one.expected}, found {one.found}{said}")
+        lines.append(f"{mark}  {one.name:<{width}}  expected {one.expected}, found {one.found}{said}")
+    data = [
+        {"name": c.name, "expected": c.expected, "found": c.found, "ok": c.ok, "note": c.note} for c in checks
+    ]
+    tell(shape, data, lambda: "\n".join(lines))
     failed = sum(not one.ok for one in checks)
     if failed:
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
 
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
@@ -30,7 +30,7 @@ From = Annotated[
 
 
 @app.command("check", epilog="Example: millrace aggregate check spend.yaml")
-def check_(file: File, overrides: Overrides = None) -> None:
+def check_(file: File, overrides: Overrides = None, shape: Shape = Format.table) -> None:
     """Check a file of aggregations against the topics that the job reads."""
     from millrace_apps.aggregates.definition import check
     from millrace_apps.aggregates.files import read, shown
@@ -39,8 +39,7 @@ def check_(file: File, overrides: Overrides = None) -> None:
     made = read(file)
     for one in made:
         check(one, types)
-    for one in made:
-        typer.echo(f"{one.name}: {shown(one)}")
+    tell(shape, made, lambda: "\n".join(f"{one.name}: {shown(one)}" for one in made))
 
 
 @app.command(

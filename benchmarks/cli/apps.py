@@ -278,6 +278,38 @@ def serve_items(
     )
 
 
+@app.command(name="serve-beside", epilog="Example: millrace bench serve-beside --pairs 20 --out beside.json")
+def serve_beside(
+    pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of windows.", show_default=False)] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    beside: Annotated[
+        int | None, typer.Option(min=1, help="Payments a second of the job.", show_default=False)
+    ] = None,
+    warm_batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches of the job before.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    bootstrap: Bootstrap = None,
+    overrides: Sets = None,
+    out: Out = None,
+    markdown: Markdown = None,
+) -> None:
+    """What `millrace serve` takes from the fraud job beside it: batches with it and without, by turns."""
+    carry_out(
+        "serve-beside",
+        out,
+        markdown,
+        bootstrap,
+        overrides or [],
+        module="serving_beside",
+        quick=quick,
+        pairs=pairs,
+        rate=rate,
+        beside=beside,
+        warm_batches=warm_batches,
+    )
+
+
 @app.command(epilog="Example: millrace bench uplift --seeds 100 --out uplift.json")
 def uplift(
     seeds: Annotated[int, typer.Option(min=1, help="Shops to play, seeds 1 to this.")] = 100,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,6 +58,9 @@ def stations(
 def sizing(
     warm: Annotated[int, typer.Option(min=1, help="Batches before those that count.")] = 40,
     batches: Annotated[int, typer.Option(min=2, help="Batches that count.")] = 40,
+    points: Annotated[
+        Path | None, typer.Option(help="Keep each run's point here; those that are there are not run again.")
+    ] = None,
     quick: Quick = False,
     out: Out = None,
     markdown: Markdown = None,
@@ -68,7 +72,7 @@ def sizing(
     from millrace_apps.benchmarks import sizing as bench
 
     sizes = bench.QUICK if quick else sized(bench.Sizes(), warm=warm, batches=batches)
-    report.write("sizing", bench.sizing(sizes), asdict(sizes), out, markdown)
+    report.write("sizing", bench.sizing(sizes, points), asdict(sizes), out, markdown)
 
 
 @app.command(

@@ -17,6 +17,7 @@ from millrace.errors import MillraceError
 from millrace.models.beginning import export_first
 from millrace.models.exports import Exports
 from millrace.models.learner import Workshop
+from millrace.models.listing import listed
 from millrace.models.manifest import BrokenModel
 from millrace.models.places import default_uri
 from millrace.models.registry import Registry
@@ -163,6 +164,16 @@ def test_a_file_that_was_changed_in_the_registry_is_not_exported(root: Path, tmp
     finally:
         place.write_bytes(content)
     assert registry.files(2)[0] == manifest
+
+
+def test_the_registry_is_listed_without_its_library_as_it_lists_itself(root: Path) -> None:
+    entries = Registry(default_uri(root / "models"), NAME).entries()
+    assert [
+        (one.version, one.aliases, one.created_ms, str(one.trained_until_ms), str(one.rows))
+        for one in listed(root)
+        if one.model == NAME
+    ] == [(e.version, e.aliases, e.created_ms, e.about["trained_until_ms"], e.about["rows"]) for e in entries]
+    assert len(entries) >= 2
 
 
 def test_a_job_exports_a_registry_from_which_nothing_was_exported(root: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.request
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from millrace.connectors.merging import wait_for_merges
 from millrace.dashboard.data import AppData
 from millrace.dashboard.live import LivePage
 from millrace.dashboard.overview import Overview
@@ -27,6 +29,8 @@ from tests.e2e.fraud_stream import FraudTopics, ordered_stream
 
 #: Most of the CPU time of a job that may go into watching it.
 MOST_OBSERVING = 0.02
+#: Of a table that does not have all rows yet.
+_BEHIND = re.compile(r"batch(es)? wait")
 
 
 def asked(folder: Path, home: Path, *words: str, code: int = 0) -> str:
@@ -124,6 +128,7 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
         command.until(all_told, "its figures are of the last batch")
         agrees_with_kafka_and_delta(job(), kafka_bootstrap, topics, root)
         until(lambda: numbers(looked_at(overview))["lag"] == 0, "the overview, too", 30)
+        until(lambda: not _BEHIND.search(json.dumps(looked_at(overview))), "it has all rows, too", 30)
         overview_agrees_with_kafka_and_delta(overview, ends(), root)
         assert samples(str(said.metrics))["millrace_late_events_total", frozenset()] >= 20
         observing_is_cheap(samples(str(said.metrics)))
@@ -137,6 +142,7 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
     ended = jobs.of_root("fraud", root)
     assert ended.figures is not None
     assert (ended.state, ended.note, ended.figures.phase) == ("stopped", "", "ended")
+    assert (ended.waiting, ended.figures.waiting) == ({}, {}), "a job that ends brings all of it in"
     lines = [json.loads(line) for line in (root / "logs" / LOG_FILE).read_text().splitlines()]
     assert lines[0]["query"] == "fraud"
     assert lines[-1]["message"] == "fraud has ended"
@@ -145,6 +151,7 @@ def test_what_is_said_of_a_job_is_what_kafka_and_delta_have(
 
 def agrees_with_kafka_and_delta(said: JobStatus, bootstrap: str, topics: FraudTopics, root: Path) -> None:
     """Hold the metrics to the broker's ends by partition, and to the rows of the tables."""
+    all_in_tables(root)
     found = samples(str(said.metrics))
     read = {
         (dict(labels)["topic"], int(dict(labels)["partition"])): v
@@ -166,6 +173,11 @@ def agrees_with_kafka_and_delta(said: JobStatus, bootstrap: str, topics: FraudTo
     assert said.figures is not None
     assert said.figures.outputs == written
     assert found["millrace_batch_id", frozenset()] == said.batch
+
+
+def all_in_tables(root: Path) -> None:
+    """Wait until the rows of what is committed are in their tables: they come there behind the batches."""
+    assert wait_for_merges((root / "tables").iterdir(), patience_s=60.0) == []
 
 
 def fraud_page(root: Path, topics: FraudTopics) -> LivePage:

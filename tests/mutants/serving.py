@@ -19,7 +19,17 @@ _BOX: Final = "tests/unit/millrace/serving/test_outbox.py"
 _ANEW: Final = f"{_DECISIONS}::test_with_an_outbox_a_server_that_begins_anew_decides_as_if_it_had_not_ended"
 _ALIKE: Final = f"{_DECISIONS}::test_what_is_answered_is_what_the_stream_decides_wherever_batches_are_cut"
 
+_GIVES_WAY: Final = "test_a_server_of_state_gives_way_to_the_job_before_it_has_threads"
+
 MUTANTS: Final = (
+    Mutant(
+        "serve: a reader of state takes as much as the job",
+        "shared/millrace/cli/serve.py",
+        "    os.nice(nice)",
+        "    os.nice(0)",
+        "a server of state gives way to the job",
+        (f"tests/unit/millrace/serving/test_server.py::{_GIVES_WAY}",),
+    ),
     Mutant(
         "serving: of two tables the older value holds",
         f"{_CHECKPOINTS}/partition.py",

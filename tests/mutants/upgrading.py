@@ -13,6 +13,14 @@ _TRIAL: Final = f"{_TESTS}/test_trial.py"
 
 MUTANTS: Final = (
     Mutant(
+        "trial: topics that no table has are passed over in silence",
+        "shared/millrace/upgrading/trial.py",
+        "if output not in topology.tables)",
+        "if not output)",
+        "what is not compared is told",
+        ("tests/unit/millrace/upgrading/test_trial.py",),
+    ),
+    Mutant(
         "upgrade: what the other one wrote later counts as missing",
         f"{_IN}/differences.py",
         "        if key not in green_then:\n",

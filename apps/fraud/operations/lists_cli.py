@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Overrides, Root
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
 from millrace_apps.fraud.operations.tokens_cli import show as show_token
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
@@ -80,16 +80,26 @@ def remove(
 
 
 @app.command(epilog="Example: millrace fraud lists show")
-def show(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
+def show(
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+    shape: Shape = Format.table,
+) -> None:
     """What is on the lists, by the control topic; what has ended since is shown with its end."""
     from millrace.time.moments import show_time
     from millrace_apps.fraud.operations.changes import read
     from millrace_apps.fraud.operations.changes_cli import open_topic
 
     _, topic = open_topic(bootstrap, root, overrides)
-    for name, values in sorted(read(topic).lists.items()):
-        for value, until in sorted(values.items()):
-            typer.echo(f"{name:<16} {value:<40} until {show_time(until)}")
+    there = [
+        (name, value, until)
+        for name, values in sorted(read(topic).lists.items())
+        for value, until in sorted(values.items())
+    ]
+    found = [{"list": name, "value": value, "until_ms": until} for name, value, until in there]
+    lines = (f"{name:<16} {value:<40} until {show_time(until)}" for name, value, until in there)
+    tell(shape, found, lambda: "\n".join(lines))
 
 
 # As it was called before.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Overrides, Root
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
 
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
@@ -47,7 +47,12 @@ def set_(
 
 
 @app.command("list", epilog="Example: millrace fraud rates list")
-def list_(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides = None) -> None:
+def list_(
+    bootstrap: Bootstrap = None,
+    root: Root = None,
+    overrides: Overrides = None,
+    shape: Shape = Format.table,
+) -> None:
     """The rates, by the control topic: from when on, and who said so."""
     from millrace.time.moments import show_time
     from millrace_apps.fraud.contracts.events import SetRate
@@ -55,9 +60,14 @@ def list_(bootstrap: Bootstrap = None, root: Root = None, overrides: Overrides =
     settings, topic = _topic(bootstrap, root, overrides)
     said = (one.event for one in topic.read().said if isinstance(one.event, SetRate))
     newest = {(event.currency, event.from_ms): event for event in said}
-    for (currency, from_ms), event in sorted(newest.items()):
-        worth = f"{event.rate:g} {settings.currency.billing}"
-        typer.echo(f"1 {currency} = {worth} from {show_time(from_ms)} by {event.by}")
+    billing = settings.currency.billing
+    rates = [event for _, event in sorted(newest.items())]
+    data = [
+        {"currency": e.currency, "rate": e.rate, "in": billing, "from_ms": e.from_ms, "by": e.by}
+        for e in rates
+    ]
+    lines = (f"1 {e.currency} = {e.rate:g} {billing} from {show_time(e.from_ms)} by {e.by}" for e in rates)
+    tell(shape, data, lambda: "\n".join(lines))
 
 
 def _topic(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import Overrides, Root
+from millrace.cli.options import Format, Overrides, Root, Shape, tell
 
 if TYPE_CHECKING:
     from millrace_apps.fraud.settings import FraudSettings
@@ -37,18 +37,20 @@ def rotate(root: Root = None, overrides: Overrides = None) -> None:
 
 
 @app.command("list", epilog="Example: millrace fraud tokens list")
-def list_(root: Root = None, overrides: Overrides = None) -> None:
+def list_(root: Root = None, overrides: Overrides = None, shape: Shape = Format.table) -> None:
     """The keys, the one that makes tokens first, and how many cards keep the tokens of the others."""
     from millrace.privacy import keys
 
     _, path = _where(root, overrides)
     ring = keys.read_ring(path)
+    found: list[dict[str, Any]] = []
+    lines = []
     for number, key in enumerate(ring.keys):
-        name = key.id or "without id"
-        if number:
-            typer.echo(f"{name:<10}  {ring.known[number - 1]:,} cards keep its tokens")
-        else:
-            typer.echo(f"{name:<10}  makes tokens")
+        kept = ring.known[number - 1] if number else None
+        found.append({"key": key.id, "makes_tokens": not number, "cards": kept})
+        what = "makes tokens" if kept is None else f"{kept:,} cards keep its tokens"
+        lines.append(f"{key.id or 'without id':<10}  {what}")
+    tell(shape, found, lambda: "\n".join(lines))
 
 
 @app.command()
@@ -59,6 +61,7 @@ def show(
     ] = None,
     root: Root = None,
     overrides: Overrides = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Print the token under which a card number stands in tables, lists and cases.
 
@@ -68,7 +71,8 @@ def show(
     from millrace.privacy.masking import Masker
 
     path = key_file if key_file is not None else _where(root, overrides)[1]
-    typer.echo(Masker(read_ring(path).token).text(number))
+    token = Masker(read_ring(path).token).text(number)
+    tell(shape, {"token": token}, lambda: token)
 
 
 def _where(root: Path | None, overrides: list[str] | None) -> tuple[FraudSettings, Path]:

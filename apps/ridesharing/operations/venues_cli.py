@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, Overrides
+from millrace.cli.options import Bootstrap, Format, Overrides, Shape, tell
 from millrace.errors import UserError
 from millrace.operations.sending import who
+from millrace.operations.shape import AsJson
 from millrace_apps.ridesharing.operations.options import By, From, Why, settings_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def remove(
 
 
 @app.command("list", epilog="Example: millrace ridesharing venues list")
-def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
+def list_(bootstrap: Bootstrap = None, overrides: Overrides = None, shape: Shape = Format.table) -> None:
     """Show the venues that stand on the control topic."""
     from rich.console import Console
     from rich.table import Table
@@ -69,6 +70,9 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
     from millrace_apps.ridesharing.contracts.events import SetVenue
     from millrace_apps.ridesharing.operations.venues import published
 
+    if shape is Format.json:
+        tell(shape, published(settings_of(overrides, bootstrap)), str)
+        return
     table = Table("venue", "from", "zone", "pen", "points", "short trips", "by", "why")
     for name, words in published(settings_of(overrides, bootstrap)).items():
         for said in words:
@@ -82,7 +86,9 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
 
 
 @app.command(epilog="Example: millrace ridesharing venues show airport")
-def show(name: Name, bootstrap: Bootstrap = None, overrides: Overrides = None) -> None:
+def show(
+    name: Name, bootstrap: Bootstrap = None, overrides: Overrides = None, as_json: AsJson = True
+) -> None:
     """Show a venue as JSON: what has been said of it, by time."""
     import msgspec
 

@@ -259,5 +259,7 @@ def _show(found: Compared) -> None:
                 console.print(f"{name}: {count:,} rows are there more than once in {side}")
         for kind, examples in one.examples.items():
             console.print(f"{name}: {kind.replace('_', ' ')}, for example: {'; '.join(examples)}")
+    if found.not_compared:
+        console.print(f"not compared, as no table has it: what goes to {', '.join(found.not_compared)}")
     said = "the same" if found.same else "NOT the same"
     console.print(f"{found.app}: both versions say {said}, up to what both had read")

@@ -215,6 +215,11 @@ def as_page(commands: list[Command]) -> str:
         "",
         *(f"`{name}` is `{' '.join(today)}`." for name, today in ALSO.items()),
         *_wrapped(
+            "Every command that only looks takes it, or writes what it found as a report (`--out FILE`, "
+            "JSON): a test walks over all of them. Nothing but JSON is on standard output then."
+        ),
+        "",
+        *_wrapped(
             "Former names, taken for one version: "
             + ", ".join(f"`{old}` (today `{today[0]}`)" for old, today in sorted(FORMER.items()))
             + "."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import ConfigFile, Format, Overrides, Shape
+from millrace.cli.options import ConfigFile, Format, Overrides, Shape, tell
 
 if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
@@ -46,13 +46,22 @@ def show(
 
 
 @app.command(epilog="Example: millrace config validate fraud --config millrace.yaml")
-def validate(name: AppName = None, config: ConfigFile = None, overrides: Overrides = None) -> None:
+def validate(
+    name: AppName = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    shape: Shape = Format.table,
+) -> None:
     """Check the settings of APP, or of every app; exit code 2 and a line per problem."""
     from millrace.runtime.installed import list_apps
 
+    found = []
     for one in [name] if name else [None, *list_apps()]:
         settings = _load(one, config, overrides)
-        typer.echo(f"ok  {one or 'common'}: {_summary(settings)}")
+        found.append({"app": one or "common", "ok": True, "settings": _summary(settings)})
+        if shape is Format.table:
+            typer.echo("ok  {app}: {settings}".format(**found[-1]))
+    tell(shape, found, str)
 
 
 def _load(name: str | None, config: Path | None, overrides: list[str] | None) -> AppSettings:

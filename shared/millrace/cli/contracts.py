@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape, tell
 from millrace.contracts.compatibility import Mode
 
 app = typer.Typer(no_args_is_help=True, help="The contracts of an app's events: JSON Schemas in git.")
@@ -59,6 +60,7 @@ def check(
     numbered: Annotated[
         bool, typer.Option("--protobuf", help="Fields must also keep their places: Protobuf's numbers.")
     ] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """Compare the classes with what is in git, and every version with the one before.
 
@@ -68,19 +70,22 @@ def check(
     from millrace.contracts import folder_of, load_contracts
     from millrace.runtime.apps import load_app
 
-    wrong = 0
+    wrong, told = 0, {}
     for name in _apps(names, folder):
         contracts = load_contracts(name)
         narrowed = load_app(name).narrowed
         place = folder or folder_of(name)
         findings = find(contracts, place, mode, numbered=numbered, narrowed=narrowed)
         wrong += len(findings)
-        for finding in findings:
-            typer.echo(f"{name}: {finding}")
+        kept = [str(contract.name) for contract in contracts]
+        told[name] = {"contracts": kept, "mode": mode, "wrong": [str(finding) for finding in findings]}
+        lines = [f"{name}: {finding}" for finding in findings]
         if not findings:
-            typer.echo(f"ok  {name}: {', '.join(str(c.name) for c in contracts)}, {mode} compatible")
-            for contract, why in narrowed.items():
-                typer.echo(f"    {contract} has narrower bounds: {why}")
+            lines = [f"ok  {name}: {', '.join(kept)}, {mode} compatible"]
+            lines += (f"    {contract} has narrower bounds: {why}" for contract, why in narrowed.items())
+        if shape is Format.table:
+            typer.echo("\n".join(lines))
+    tell(shape, told, str)
     if wrong:
         raise typer.Exit(1)
 
@@ -94,19 +99,22 @@ def show(
     form: Annotated[
         Form, typer.Option("--as", help="JSON Schema, Spark's DDL, Avro schema or Protobuf file.")
     ] = Form.schema,
+    shape: Shape = Format.table,
 ) -> None:
     """Print a contract as the class says it now, or list those of an app."""
     from millrace.contracts import ContractError, ContractName, load_contracts
 
     contracts = {c.name: c for c in load_contracts(name)}
     if contract is None:
-        for one in contracts:
-            typer.echo(str(one))
+        listed = [str(one) for one in contracts]
+        tell(shape, listed, lambda: "\n".join(listed))
         return
     wanted = ContractName.parse(contract)
     if wanted not in contracts:
         known = ", ".join(str(one) for one in contracts)
         raise ContractError(f"{name} has no contract {wanted}; it has {known}")
+    if shape is Format.json and form not in (Form.schema, Form.avro):
+        raise ContractError(f"{form} is no JSON: leave --json out, or take --as schema or avro")
     typer.echo(_shown(contracts[wanted].type, contracts[wanted].schema(), form).rstrip("\n"))
 
 

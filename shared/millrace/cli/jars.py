@@ -7,9 +7,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from millrace.cli.options import Format, Shape, tell
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -51,23 +53,37 @@ def fetch(group: GroupOption = None) -> None:
 
 
 @app.command(epilog="Example: millrace jars verify")
-def verify(group: GroupOption = None) -> None:
+def verify(group: GroupOption = None, shape: Shape = Format.table) -> None:
     """Hash every cached jar again; exit 1 when one is missing or damaged."""
     from millrace.local.jar_cache import JarState
     from millrace.local.jars import report_jars
 
     reports = report_jars(_groups(group), rehash=True)
     bad = [report for report in reports if report.state is not JarState.OK]
-    for report in bad:
-        typer.echo(f"{report.state.value}: {report.jar.coordinate} ({report.path})")
+    lines = [f"{report.state.value}: {report.jar.coordinate} ({report.path})" for report in bad]
     if bad:
-        typer.echo(f"{len(bad)} of {len(reports)} jars are missing or damaged; run: millrace jars fetch")
+        lines.append(f"{len(bad)} of {len(reports)} jars are missing or damaged; run: millrace jars fetch")
+    else:
+        lines.append(f"{len(reports)} jars verified")
+    found = {"jars": len(reports), "bad": [_as_data(report) for report in bad]}
+    tell(shape, found, lambda: "\n".join(lines))
+    if bad:
         raise typer.Exit(1)
-    typer.echo(f"{len(reports)} jars verified")
+
+
+def _as_data(report: JarReport) -> dict[str, Any]:
+    return {
+        "group": report.jar.group,
+        "coordinate": report.jar.coordinate,
+        "size": report.jar.expected_size,
+        "state": report.state.value,
+        "used": None if report.used is None else report.used.coordinate,
+        "path": report.path,
+    }
 
 
 @app.command("list", epilog="Example: millrace jars list")
-def list_jars(group: GroupOption = None) -> None:
+def list_jars(group: GroupOption = None, shape: Shape = Format.table) -> None:
     """List the locked jars: group, coordinate, size, and what the cache has."""
     from rich.console import Console
     from rich.table import Table
@@ -75,6 +91,9 @@ def list_jars(group: GroupOption = None) -> None:
     from millrace.local.jar_cache import cache_root
     from millrace.local.jars import report_jars
 
+    if shape is Format.json:
+        tell(shape, [_as_data(report) for report in report_jars(_groups(group))], str)
+        return
     table = Table(box=None, pad_edge=False)
     for name in ("group", "coordinate", "MB", "cache"):
         table.add_column(name, justify="right" if name == "MB" else "left", overflow="fold")

@@ -39,17 +39,58 @@ def jobs_of(config: Path | None, overrides: list[str]) -> Jobs:
     return Jobs(options=options, wall_ms=now_ms)
 
 
-def found_jobs(
-    jobs: Jobs, names: list[str], root: Path | None, config: Path | None, overrides: list[str]
-) -> list[JobStatus]:
+class Places:
+    """Where apps keep what they make; what is installed and set is looked up once.
+
+    Args:
+        config: Settings file.
+        overrides: Settings, ``key=value``.
+    """
+
+    def __init__(self, config: Path | None, overrides: list[str]) -> None:
+        self._config, self._overrides = config, overrides
+        self._apps: list[str] | None = None
+        self._roots: dict[str, Path | None] = {}
+
+    def of(self, names: list[str]) -> list[tuple[str, Path]]:
+        """Return apps with their folders: their ``storage.root``, and that of their last demo.
+
+        Args:
+            names: Apps; none: all that are installed.
+
+        Raises:
+            UserError: There is no such app.
+        """
+        if not names and self._apps is None:
+            from millrace.runtime.installed import list_apps
+
+            self._apps = list(list_apps())
+        return [(name, place) for name in names or self._apps or () for place in self._of(name)]
+
+    def _of(self, name: str) -> list[Path]:
+        from millrace.demo import demo_path
+        from millrace.observing.figures import FIGURES_FILE
+
+        if name not in self._roots:
+            from millrace.runtime.apps import load_app
+            from millrace.runtime.settings import load_settings
+
+            settings = load_settings(
+                load_app(name).settings, app=name, config=self._config, overrides=self._overrides
+            )
+            self._roots[name] = settings.storage.local_root
+        root, demo = self._roots[name], demo_path(name)
+        return [*([] if root is None else [root]), *([demo] if (demo / FIGURES_FILE).exists() else [])]
+
+
+def found_jobs(jobs: Jobs, names: list[str], root: Path | None, places: Places) -> list[JobStatus]:
     """Return how jobs do: of the apps that are named, else of all.
 
     Args:
         jobs: Finds them.
         names: Apps; none: all.
         root: Their folder; default: all that are known.
-        config: Settings file.
-        overrides: Settings, ``key=value``.
+        places: Where apps keep what they make.
 
     Raises:
         UserError: There is no such app, or no such folder.
@@ -62,7 +103,7 @@ def found_jobs(
             raise UserError(f"{root} is no folder")
         known = [] if recorded else [(app, root.absolute()) for app in names or [_app_of(root)]]
     else:
-        known = [(name, place) for name in names or _installed() for place in _roots(name, config, overrides)]
+        known = places.of(names)
     found = jobs.all(known)
     ran = {s.app for s in found if s.state != "never run"}
     found = [s for s in found if s.state != "never run" or s.app not in ran]
@@ -89,26 +130,6 @@ def record_of(name: str, status: JobStatus) -> JobRecord | None:
     if status.figures is not None and status.state in ("running", "starting", "died"):
         return status.figures.job  # it was started with another MILLRACE_HOME
     return None
-
-
-def _installed() -> list[str]:
-    from millrace.runtime.installed import list_apps
-
-    return list(list_apps())
-
-
-def _roots(name: str, config: Path | None, overrides: list[str]) -> list[Path]:
-    """Return where an app keeps what it makes: its ``storage.root``, and the folder of its last demo."""
-    from millrace.demo import demo_path
-    from millrace.observing.figures import FIGURES_FILE
-    from millrace.runtime.apps import load_app
-    from millrace.runtime.settings import load_settings
-
-    root = load_settings(
-        load_app(name).settings, app=name, config=config, overrides=overrides
-    ).storage.local_root
-    demo = demo_path(name)
-    return [*([] if root is None else [root]), *([demo] if (demo / FIGURES_FILE).exists() else [])]
 
 
 def _app_of(root: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape, tell
 from millrace.errors import MillraceError, UserError
 
 app = typer.Typer(no_args_is_help=True, help="Start, stop and inspect an embedded Apache Kafka broker.")
@@ -59,25 +60,36 @@ def stop() -> None:
 
 
 @app.command(epilog="Example: millrace kafka status")
-def status() -> None:
+def status(shape: Shape = Format.table) -> None:
     """Say whether the broker runs: exit code 0 if it does, else 1."""
     from millrace.kafka import detached
     from millrace.kafka.admin import topic_partitions
 
     broker = detached.find()
     if broker is None:
-        typer.echo("no broker runs; start one with: millrace kafka start")
+        tell(shape, {"runs": False}, lambda: "no broker runs; start one with: millrace kafka start")
         raise typer.Exit(1)
     topics = topic_partitions(broker.bootstrap, timeout_s=5.0)
-    typer.echo(f"broker runs: {broker.bootstrap}")
-    typer.echo(f"pid: {broker.process.pid}")
-    typer.echo(f"topics: {', '.join(topics) or 'none'}")
-    typer.echo(f"data: {broker.data_dir}")
-    typer.echo(f"log: {broker.log_file}")
+    found = {
+        "runs": True,
+        "bootstrap": broker.bootstrap,
+        "pid": broker.process.pid,
+        "topics": list(topics),
+        "data": broker.data_dir,
+        "log": broker.log_file,
+    }
+    lines = (
+        f"broker runs: {broker.bootstrap}",
+        f"pid: {broker.process.pid}",
+        f"topics: {', '.join(topics) or 'none'}",
+        f"data: {broker.data_dir}",
+        f"log: {broker.log_file}",
+    )
+    tell(shape, found, lambda: "\n".join(lines))
 
 
 @app.command(epilog="Example: millrace kafka topics --bootstrap localhost:9092")
-def topics(bootstrap: BootstrapOption = None) -> None:
+def topics(bootstrap: BootstrapOption = None, shape: Shape = Format.table) -> None:
     """List the topics with their partitions and numbers of messages."""
     from millrace.kafka import detached
     from millrace.kafka.admin import end_offsets, topic_partitions
@@ -87,9 +99,12 @@ def topics(bootstrap: BootstrapOption = None) -> None:
         if broker is None:
             raise UserError("no broker runs; start one with `millrace kafka start`, or give --bootstrap")
         bootstrap = broker.bootstrap
-    for name, partitions in topic_partitions(bootstrap, timeout_s=5.0).items():
-        written = sum(end_offsets(bootstrap, name).values())
-        typer.echo(f"{name}: {partitions} partitions, end offset {written}")
+    found = [
+        {"topic": name, "partitions": partitions, "end_offset": sum(end_offsets(bootstrap, name).values())}
+        for name, partitions in topic_partitions(bootstrap, timeout_s=5.0).items()
+    ]
+    lines = ("{topic}: {partitions} partitions, end offset {end_offset}".format(**one) for one in found)
+    tell(shape, found, lambda: "\n".join(lines))
 
 
 def _run_in_foreground(port: int | None, data_dir: Path | None) -> None:

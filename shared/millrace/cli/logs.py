@@ -32,14 +32,14 @@ def logs(
     With the setting log_format=json its lines are JSON with query and batch. Exit codes: 0 shown, 1 nothing
     has been logged, 2 something you can put right.
     """
-    from millrace.cli.jobs_shown import found_jobs, jobs_of
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of
     from millrace.observing.joblog import LOG_FILE
     from millrace.observing.jobs import state_of
     from millrace.observing.reading import chosen
     from millrace.observing.tail import following, last_lines
 
     sets = list(overrides or [])
-    status = chosen(found_jobs(jobs_of(config, sets), [name], root, config, sets), name, root)
+    status = chosen(found_jobs(jobs_of(config, sets), [name], root, Places(config, sets)), name, root)
     path = Path(status.root) / "logs" / ("spark.log" if spark else LOG_FILE)
     goes_on = follow and status.state in ("running", "starting")
     if not path.exists() and not goes_on:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from millrace.operations.shape import Format, Shape, tell
 
-class Format(StrEnum):
-    """How what was found is given."""
-
-    table = "table"
-    json = "json"
+__all__ = [
+    "AppName", "Bootstrap", "By", "ConfigFile", "Format", "Overrides", "Root", "Shape", "tell",
+]  # fmt: skip
 
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="An app's name.")]
@@ -32,4 +30,3 @@ Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", help="Kafka broker (host:port); default the detached one.")
 ]
 Root = Annotated[Path | None, typer.Option("--root", help="The app's folder; default its storage.root.")]
-Shape = Annotated[Format, typer.Option("--format", "-f", help="table, or json (also `--json`).")]

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.conventions import command_of
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
 from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, VersionNumber, Why
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _SHOWN: Final = "7d"
 _MOST: Final = 500_000
 
 
-def validate(ctx: typer.Context, file: File, overrides: Overrides = None) -> None:
+def validate(
+    ctx: typer.Context, file: File, overrides: Overrides = None, shape: Shape = Format.table
+) -> None:
     """Check a file of rules: says of what is wrong where it stands and why.
 
     Example: millrace rules fraud validate rules.yaml
@@ -38,7 +40,7 @@ def validate(ctx: typer.Context, file: File, overrides: Overrides = None) -> Non
     for rule in rules:
         _published(rule, 1, "-", 0)
     _warn(of, rules, _settings(of, overrides=overrides))
-    typer.echo(f"{len(rules)} rules are right")
+    tell(shape, {"right": [rule.id for rule in rules]}, lambda: f"{len(rules)} rules are right")
 
 
 def language(
@@ -46,10 +48,15 @@ def language(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[ABOUT]...", help="Of an app with several: which.")
     ] = None,
+    shape: Shape = Format.table,
 ) -> None:
     """What rules can say: fields and functions."""
-    for text, kind, about in _of(ctx).words(words or ()):
-        typer.echo(f"{text:<52} {kind:<18} {about}")
+    found = list(_of(ctx).words(words or ()))
+    tell(
+        shape,
+        [{"word": text, "kind": kind, "about": about} for text, kind, about in found],
+        lambda: "\n".join(f"{text:<52} {kind:<18} {about}" for text, kind, about in found),
+    )
 
 
 def backtest(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Format, Shape
+from millrace.cli.options import Format, Shape, tell
 
 app = typer.Typer(help="Keep a committed batch of a query, and begin another with it.", no_args_is_help=True)
 
@@ -106,10 +106,15 @@ def list_(
 
 
 @app.command(epilog="Example: millrace savepoint check .millrace/savepoints/before-upgrade")
-def check(name: Annotated[str, typer.Argument(metavar="PATH", help="A savepoint.")]) -> None:
+def check(
+    name: Annotated[str, typer.Argument(metavar="PATH", help="A savepoint.")],
+    shape: Shape = Format.table,
+) -> None:
     """Check every file of a savepoint against its manifest; exit code 2 if one is not what was written."""
     from millrace.checkpoints import savepoints
 
     found = savepoints.find(name)
     savepoints.verify(found)
-    typer.echo(f"{found.path}: {len(found.manifest['files'])} files, {found.bytes:,} bytes, all as written")
+    files = len(found.manifest["files"])
+    data = {"path": found.path, "files": files, "bytes": found.bytes, "as_written": True}
+    tell(shape, data, lambda: f"{found.path}: {files} files, {found.bytes:,} bytes, all as written")

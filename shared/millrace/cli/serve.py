@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
 import typer
 
 from millrace.cli.options import ConfigFile, Overrides, Root
@@ -19,6 +22,10 @@ def serve(
     token_file: TokenFile = None,
     rate_limit: Limit = 200,
     key_file: KeyFile = None,
+    nice: Annotated[
+        int,
+        typer.Option(min=0, max=19, help="How much it gives way to the job on its machine; 0: not at all."),
+    ] = 10,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
@@ -27,6 +34,7 @@ def serve(
     Example: millrace serve fraud --token-file token; curl -H "Authorization: Bearer $(cat token)"
     localhost:8700/v1/state/CardMonitor/card-7
     """
+    os.nice(nice)  # before there are threads: each keeps what it began with
     from millrace.runtime.apps import load_app
     from millrace.serving.following import Following, keeping_up
     from millrace.serving.gate import RateLimit

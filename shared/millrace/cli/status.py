@@ -27,11 +27,11 @@ def status(
     Lag is the broker's own ends less what the checkpoint has committed. With APP all that is known of it.
     Exit codes: 0 shown, 1 a job that was named does not run, 2 something you can put right.
     """
-    from millrace.cli.jobs_shown import found_jobs, jobs_of, now_ms
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, now_ms
 
     sets = list(overrides or [])
     wanted = list(names or [])
-    found = found_jobs(jobs_of(config, sets), wanted, root, config, sets)
+    found = found_jobs(jobs_of(config, sets), wanted, root, Places(config, sets))
     if shape is Format.json:
         import msgspec
 

@@ -30,7 +30,7 @@ def stop(
     """
     from pathlib import Path
 
-    from millrace.cli.jobs_shown import found_jobs, jobs_of, record_of
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, record_of
     from millrace.observing.jobs import jobs_folder
     from millrace.observing.reading import chosen
     from millrace.observing.stopping import Stopped, stop_job
@@ -38,7 +38,7 @@ def stop(
 
     sets = list(overrides or [])
     timeout_s = to_ms(timeout) / 1000
-    status = chosen(found_jobs(jobs_of(config, sets), [name], root, config, sets), name, root)
+    status = chosen(found_jobs(jobs_of(config, sets), [name], root, Places(config, sets)), name, root)
 
     def say(text: str) -> None:
         typer.echo(text, err=shape is Format.json)

@@ -51,15 +51,15 @@ def _show(
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
 
-    from millrace.cli.jobs_shown import found_jobs, jobs_of, now_ms
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, now_ms
     from millrace.console.jobs_view import job_details, jobs_table
 
-    jobs = jobs_of(config, sets)
+    jobs, places = jobs_of(config, sets), Places(config, sets)
     if shape is Format.json:
         import msgspec
 
         while True:
-            typer.echo(msgspec.json.encode(found_jobs(jobs, names, root, config, sets)).decode())
+            typer.echo(msgspec.json.encode(found_jobs(jobs, names, root, places)).decode())
             if once:
                 return
             time.sleep(period_s)
@@ -67,7 +67,7 @@ def _show(
     ascii_only = not console.encoding.lower().startswith("utf")
 
     def look() -> RenderableType:
-        found = found_jobs(jobs, names, root, config, sets)
+        found = found_jobs(jobs, names, root, places)
         live = [s for s in found if s.state in ("running", "starting", "elsewhere")]
         parts = [jobs_table(found, now_ms(), ascii_only=ascii_only, width=console.width)]
         parts += [job_details(one, now_ms(), ascii_only=ascii_only) for one in live]

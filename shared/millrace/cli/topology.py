@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import AppName, ConfigFile, Overrides
+from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,6 +40,7 @@ def topology(
     check: Annotated[
         bool, typer.Option("--check", help="With --write: change nothing, and fail where it would.")
     ] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """Show how an app is wired: what comes in, its processes and what each waits for, what goes where.
 
@@ -60,7 +61,7 @@ def topology(
     )
     wired, bound_ms = found.topology(settings), to_ms(settings.stream.out_of_orderness)
     if write is None:
-        if form is Form.contract:
+        if form is Form.contract or shape is Format.json:
             groups = [link.key_groups or settings.spark.key_groups for link in wired.links]
             typer.echo(json.dumps(contract_of(wired, groups), indent=2))
             return

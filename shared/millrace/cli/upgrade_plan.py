@@ -26,11 +26,13 @@ def job_of(
     Raises:
         UserError: There are several, it is of another machine, or nothing has run.
     """
-    from millrace.cli.jobs_shown import found_jobs, jobs_of, record_of
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, record_of
     from millrace.observing.reading import chosen
 
     found = [
-        s for s in found_jobs(jobs_of(config, sets), [name], root, config, sets) if not _is_trial(s.root)
+        s
+        for s in found_jobs(jobs_of(config, sets), [name], root, Places(config, sets))
+        if not _is_trial(s.root)
     ]
     status = chosen(found, name, root)
     if status.state == "elsewhere":

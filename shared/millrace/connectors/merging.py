@@ -570,19 +570,44 @@ def open_with_waiting(folder: Path) -> tuple[DeltaTable, list[pa.Table]]:
     Raises:
         MergeFailed: A file that a batch left cannot be read.
     """
+    table, waits = open_with_times(folder)
+    return table, [rows for _, rows in waits]
+
+
+def open_with_times(folder: Path) -> tuple[DeltaTable, list[tuple[int, pa.Table]]]:
+    """Return the same, of what waits with when its batch left it, UTC ms.
+
+    Args:
+        folder: Where the table is.
+
+    Raises:
+        MergeFailed: A file that a batch left cannot be read.
+    """
     from deltalake import DeltaTable
 
     found = []
     for file in waiting_files(folder):
         with contextlib.suppress(FileNotFoundError):  # it has been merged
-            found.append(_kept(file))
+            found.append((file.stat().st_mtime_ns // 1_000_000, *_kept(file)))
     table = DeltaTable(str(folder))
 
     def is_new(app_id: str, batch_id: int) -> bool:
         done = table.transaction_version(app_id)
         return done is None or batch_id > done
 
-    return table, [rows for rows, app_id, batch_id in found if is_new(app_id, batch_id)]
+    return table, [(at_ms, rows) for at_ms, rows, app_id, batch_id in found if is_new(app_id, batch_id)]
+
+
+def rows_waiting(folder: Path) -> int:
+    """Return how many rows wait for a table and are not in it.
+
+    Args:
+        folder: Where the table is.
+
+    Raises:
+        MergeFailed: A file that a batch left cannot be read.
+    """
+    return sum(rows.num_rows for rows in open_with_waiting(folder)[1]) if waiting_files(folder) else 0
 
 
 def wait_for_merges(folders: Iterable[Path], *, patience_s: float, poll_s: float = 0.1) -> list[str]:

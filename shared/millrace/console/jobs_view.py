@@ -147,6 +147,16 @@ def job_details(status: JobStatus, now_ms: int, *, ascii_only: bool = False) -> 
     return Group(head, grid)
 
 
+def _waits(status: JobStatus, now_ms: int) -> str:
+    """Return which tables are behind what is committed, and what brings the rest in."""
+    of = ", ".join(
+        f"{table} ({w.batches:,} {'batch' if w.batches == 1 else 'batches'}, {ago(w.since_ms, now_ms)})"
+        for table, w in status.waiting.items()
+    )
+    live = status.state in ("running", "starting", "elsewhere")
+    return f"rows wait for {of}" + ("" if live else f"; `millrace run {status.app}` brings them in")
+
+
 def _at(time_ms: int) -> str:
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
@@ -167,6 +177,8 @@ def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
     if status.lag is not None:
         of = ", ".join(f"{topic} {n:,}" for topic, n in status.lag.items() if n)
         found.append(("lag", f"{status.lag_total:,} records" + (f" ({of})" if of else "")))
+    if status.waiting:
+        found.append(("tables", _waits(status, now_ms)))
     f = status.figures
     if f is None:
         return found
@@ -195,7 +207,8 @@ def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
              f"({s.largest_key}), skew {s.skew:.1f}")
         )  # fmt: skip
     if f.state_memory_bytes is not None:
-        found.append(("state stores", f"{size(f.state_memory_bytes)} of memory"))
+        files = "" if f.state_files_bytes is None else f", {size(f.state_files_bytes)} of files"
+        found.append(("state stores", f"{size(f.state_memory_bytes)} of memory{files}"))
     if f.outputs:
         found.append(("written", ", ".join(f"{o} {n:,}" for o, n in sorted(f.outputs.items()))))
     letters = ", ".join(f"{reason} {n:,}" for reason, n in sorted(f.dead_letters.items()))

@@ -23,10 +23,13 @@ from millrace.dashboard.views import (
     TimeSeries,
     View,
 )
+from millrace.models.listing import listed
 from millrace.observing.figures import read_figures
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from millrace.models.listing import Registered
 
 #: How long the throughput chart is, and its steps, ms.
 _SPAN_MS = 300_000
@@ -36,6 +39,8 @@ _MOST_LINES = 5
 _RATE_MS = 30_000
 #: A query that has committed nothing for so long is said to stand still, ms.
 _SILENT_MS = 60_000
+#: Versions of the registry that are shown beside those that the job has.
+_MOST_MODELS = 50
 
 
 def throughput(data: AppData) -> View | None:
@@ -126,22 +131,38 @@ def dead_letters(data: AppData) -> View | None:
 
 
 def models(data: AppData) -> View | None:
-    """Return the models that decide, or would like to, as the job has them; nothing where there are none."""
+    """Return the models that decide, or would like to, as the job has them, then the registry's versions.
+
+    What the job has under an alias stands in front, whatever the registry says: a version that the registry
+    calls otherwise, or that is in none, is not hidden.
+    """
     figures = read_figures(data.root)
-    if figures is None or not figures.models:
-        return None
     columns = (
         Column("model"),
         Column("alias"),
         Column("version"),
         Column("rows until", "time"),
         Column("since", "time"),
+        Column("rows", "count"),
+        Column("registry"),
     )
+    registry = {(one.model, str(one.version)): one for one in listed(data.root)}
     rows: list[list[Cell]] = []
-    for name, model in sorted(figures.models.items()):
+    for name, model in sorted(figures.models.items() if figures is not None else ()):
         of, _, alias = name.rpartition("/")
-        rows.append([of, alias, model.version, model.trained_until_ms, model.since_ms])
-    return Table(columns=columns, rows=rows)
+        known = registry.pop((of, model.version), None)
+        said = "" if known is None else _said_of(known, alias)
+        count = None if known is None else known.rows
+        rows.append([of, alias, model.version, model.trained_until_ms, model.since_ms, count, said])
+    for one in list(registry.values())[:_MOST_MODELS]:
+        said = f"{', '.join(one.aliases)} there, and the job does not have it" if one.aliases else ""
+        rows.append([one.model, "", str(one.version), one.trained_until_ms, one.created_ms, one.rows, said])
+    return Table(columns=columns, rows=rows) if rows else None
+
+
+def _said_of(known: Registered, alias: str) -> str:
+    """Return what the registry says of a version that the job has under an alias, if it is not the same."""
+    return "" if alias in known.aliases else f"there it is {', '.join(known.aliases) or 'without alias'}"
 
 
 def _add_reasons(counts: Counter[str], rows: pa.Table) -> Counter[str]:
@@ -176,8 +197,9 @@ COMMON_PANELS = (
     Panel("dead-letters", "Dead letters", dead_letters, empty="none",
           about="Events that could not be handled, by reason; the command dlq shows them one by one.",
           actions=(REPLAY.name,)),
-    Panel("registry", "Models", models, empty="none with an alias",
-          about="Those that have an alias; the command models lists all, compares, promotes and rolls back."),
+    Panel("registry", "Models", models, empty="none yet",
+          about="Those that the job has under an alias, since when; then the registry's others, by when they "
+          "were registered. The command models compares, promotes and rolls back."),
     Panel("tables", "Tables", tables, width="full", empty="no table yet"),
 )  # fmt: skip
 #: What can be done from every page, beside the app's own.

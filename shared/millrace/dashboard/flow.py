@@ -29,6 +29,7 @@ def flow_of(
     *,
     live: bool,
     suffix: str = "",
+    waits: Mapping[str, int] | None = None,
 ) -> Graph:
     """Return the flow of an app.
 
@@ -38,6 +39,7 @@ def flow_of(
         rows: Table → its rows, by the table's own log.
         live: Whether the job runs: then arrows have rates, else what they came to.
         suffix: What names of topics of outputs end with.
+        waits: Table → batches of which rows are not in it yet.
     """
     nodes, edges = [], []
     first = topology.links[0].name
@@ -62,7 +64,7 @@ def flow_of(
                 rate = total = None  # it goes on, and nobody counts it
             edge = _edge(f"link:{taken.link}", f"link:{link.name}", rate, total, live, name=full)
             edges.append(edge)
-    places, more = _places(topology, figures, rows, live=live, suffix=suffix)
+    places, more = _places(topology, figures, rows, waits or {}, live=live, suffix=suffix)
     for node, edge in places:
         nodes.append(node)
         edges.append(edge)
@@ -71,7 +73,13 @@ def flow_of(
 
 
 def _places(
-    topology: Topology, figures: Figures | None, rows: Mapping[str, int], *, live: bool, suffix: str
+    topology: Topology,
+    figures: Figures | None,
+    rows: Mapping[str, int],
+    waits: Mapping[str, int],
+    *,
+    live: bool,
+    suffix: str,
 ) -> tuple[list[tuple[Node, Edge]], int]:
     """Return where outputs go, by process, and how many of these places are not drawn."""
     found: list[tuple[int, bool, int, Node, Edge]] = []
@@ -86,9 +94,12 @@ def _places(
             here.append((f"topic:{topology.topics[full]}", f"→ {topology.topics[full]}{suffix}"))
         for identity, label in here:
             count = rows.get(label) if identity.startswith("table:") else total
-            if dead and not count:
+            behind = waits.get(label, 0) if identity.startswith("table:") else 0
+            if dead and not count and not behind:
                 continue  # nothing ever failed there: no place that anybody looks for
             said = "" if count is None else f"{count:,} {'rows' if identity.startswith('table:') else 'sent'}"
+            if behind:
+                said += f"{', ' if said else ''}{behind:,} {'batch waits' if behind == 1 else 'batches wait'}"
             node = Node(id=identity, label=label, column=2, tone=tone, note=said)
             edge = _edge(link, identity, rate, total, live, name=full, tone=tone)
             found.append((order[process.name], identity.startswith("topic:"), -(count or 0), node, edge))

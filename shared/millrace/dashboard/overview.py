@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Points of a line over a day; what lies between two is put together.
 _POINTS: Final = 288
+#: What is slow to make is made so many times as seldom.
+_SLOWER: Final = 15
+#: Topics that are named beside the lag of all.
+_NAMED: Final = 3
 _LIVE: Final = ("running", "starting", "elsewhere")
 _TONES: Final[Mapping[str, Tone]] = {
     "running": "good", "starting": "warn", "failed": "bad", "died": "bad", "unreadable": "bad",
@@ -50,7 +54,9 @@ class Overview:
         pages: App → its page.
         broken: App that cannot be shown → why.
         jobs: Finds the jobs of this machine; default its own.
-        interval_ms: How often it is made anew, ms.
+        interval_ms: How often it is made anew, ms. To look at tables takes most of that by far: their rows,
+            dead letters, models and a day are made anew after fifteen times as long, or when a job begins or
+            ends.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Overview:
         self._kept = Versions()
         self._made_ms: int | None = None
         self._histories: dict[Path, HistoryReader] = {}
+        self._slow: dict[str, _Slow] = {}
 
     def now_ms(self) -> int:
         """Return now, UTC ms."""
@@ -113,29 +120,45 @@ class Overview:
         self._kept.put(name, msgspec.json.encode(body))
 
     def _app(self, name: str, status: JobStatus, now: int) -> dict[str, Any]:
-        data = self.pages[name].data
+        data, slow = self.pages[name].data, self._slow.get(name)
+        is_fresh = slow is not None and 0 <= now - slow.at_ms < _SLOWER * self.interval_ms
+        if slow is None or not is_fresh or slow.state != status.state:
+            slow = self._slow[name] = self._made_slowly(data, status, now)
+        dead, rows = slow.dead, slow.rows
+        return {
+            "state": status.state,
+            "tone": _TONES.get(status.state, "plain"),
+            "note": redact_text(status.note),
+            "views": [
+                {"id": "numbers", "title": "", "view": _safe(lambda: numbers_of(status, dead))},
+                {"id": "flow", "title": "Flow", "view": _safe(lambda: _flow(data, status, rows))},
+            ],
+            "more": slow.more,
+        }
+
+    def _made_slowly(self, data: AppData, status: JobStatus, now: int) -> _Slow:
         reader = self._histories.setdefault(data.root, HistoryReader(data.root))
-        shown: list[tuple[str, str, Callable[[], View | None]]] = [
-            ("numbers", "", lambda: numbers_of(status, _dead_rows(data))),
-            ("flow", "Flow", lambda: _flow(data, status)),
-        ]
         folded: list[tuple[str, str, Callable[[], View | None]]] = [
             ("day", "A day: read per second", lambda: day_of(reader.last_day(now), "rate")),
             ("lag", "A day: not read yet", lambda: day_of(reader.last_day(now), "lag")),
             ("letters", "Dead letters", lambda: dead_letters(data) or Note("none")),
             ("models", "Models", lambda: models(data)),
         ]
-        return {
-            "state": status.state,
-            "tone": _TONES.get(status.state, "plain"),
-            "note": redact_text(status.note),
-            "views": [{"id": i, "title": t, "view": _safe(make)} for i, t, make in shown],
-            "more": [
-                {"id": i, "title": t, "view": view}
-                for i, t, make in folded
-                if (view := _safe(make)) is not None
-            ],
-        }
+        more = [
+            {"id": i, "title": t, "view": view} for i, t, make in folded if (view := _safe(make)) is not None
+        ]
+        rows = {name: table.rows for name in data.table_names() if (table := data.table(name)) is not None}
+        return _Slow(now, status.state, _dead_rows(data), rows, more)
+
+
+class _Slow(NamedTuple):
+    """What is made of an app's tables and its last day, and when."""
+
+    at_ms: int
+    state: str
+    dead: int
+    rows: dict[str, int]
+    more: list[dict[str, Any]]
 
 
 def _safe(make: Callable[[], View | None]) -> View | None:
@@ -208,7 +231,7 @@ def numbers_of(status: JobStatus, dead: int) -> Numbers:
         dead: Rows of its tables of dead letters.
     """
     f, live = status.figures, status.state in _LIVE
-    lag_note = ", ".join(f"{topic} {n:,}" for topic, n in (status.lag or {}).items() if n)
+    lag_note = _most({topic: n for topic, n in (status.lag or {}).items() if n})
     found = [
         Number(label="state", value=status.state, kind="text", tone=_TONES.get(status.state, "plain"),
                note="" if f is None or not f.phase or not live else f.phase),
@@ -229,6 +252,17 @@ def numbers_of(status: JobStatus, dead: int) -> Numbers:
     return Numbers(tuple(found))
 
 
+def _most(counts: Mapping[str, int]) -> str:
+    """Return the largest of some counts, and how many others there are.
+
+    >>> _most({"a": 1, "b": 20, "c": 3_000, "d": 4, "e": 5})
+    'c 3,000, b 20, e 5, 2 more'
+    """
+    first = sorted(counts, key=lambda name: -counts[name])[:_NAMED]
+    more = [f"{len(counts) - len(first):,} more"] if len(counts) > len(first) else []
+    return ", ".join([*(f"{name} {counts[name]:,}" for name in first), *more])
+
+
 def _watermark_note(status: JobStatus) -> str:
     f = status.figures
     if f is None or f.watermark_gap_ms is None:
@@ -246,14 +280,16 @@ def _dead_rows(data: AppData) -> int:
     return sum(table.rows for table in tables if table is not None)
 
 
-def _flow(data: AppData, status: JobStatus) -> View | None:
+def _flow(data: AppData, status: JobStatus, rows: Mapping[str, int]) -> View | None:
     try:
         topology = topology_of(data)
     except UserError as error:
         return Note(redact_text(str(error)), tone="warn")
-    rows = {name: table.rows for name in data.table_names() if (table := data.table(name)) is not None}
     live = status.state in _LIVE
-    return flow_of(topology, status.figures, rows, live=live, suffix=data.settings.kafka.output_suffix)
+    waits = {name: w.batches for name, w in status.waiting.items()}
+    return flow_of(
+        topology, status.figures, rows, live=live, suffix=data.settings.kafka.output_suffix, waits=waits
+    )
 
 
 def day_of(moments: Sequence[Moment], what: str) -> TimeSeries | None:

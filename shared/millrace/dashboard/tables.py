@@ -25,6 +25,8 @@ MOST_ROWS = 200_000
 MOST_LATELY = 1_000_000
 #: A table is looked at again after this long, ms: several panels share one look.
 _FRESH_MS = 500
+#: The library is asked for new versions after this long in any case, ms: a log may have been cleaned up.
+_ASKED_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class DeltaReader:
         self._made: dict[str, tuple[int, Any]] = {}
         self._lately: dict[str, dict[str, pa.Table]] = {}
         self._version = -1
-        self._looked_ms = 0
+        self._looked_ms = self._asked_ms = 0
         self._files: list[DataFile] = []
         self._actions: pa.Table | None = None
         self._columns: tuple[str, ...] = ()
@@ -83,12 +85,20 @@ class DeltaReader:
                 return
             self._looked_ms = now
             if self._version >= 0:
+                # Asking the library takes milliseconds of each of a hundred tables; a file's name none.
+                if not self._has_next() and 0 <= now - self._asked_ms < _ASKED_MS:
+                    return
                 self._table.update_incremental()
+            self._asked_ms = now
             if self._table.version() == self._version:
                 return
             self._version = self._table.version()
             self._columns = tuple(f.name for f in self._table.schema().fields)
             self._files = self._listed()
+
+    def _has_next(self) -> bool:
+        """Return whether the log has a commit behind the version that was read."""
+        return (self.folder / "_delta_log" / f"{self._version + 1:020d}.json").exists()
 
     def _listed(self) -> list[DataFile]:
         import pyarrow as pa

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -106,6 +107,15 @@ class Selection:
         """Whether it selects every dead letter."""
         return self == Selection()
 
+    def is_of(self, written_ms: int) -> bool:
+        """Return whether what was written then is among them.
+
+        >>> Selection(since_ms=5, until_ms=9).is_of(5), Selection(since_ms=5, until_ms=9).is_of(9)
+        (True, False)
+        """
+        begun = self.since_ms is None or written_ms >= self.since_ms
+        return begun and (self.until_ms is None or written_ms < self.until_ms)
+
     def columns(self) -> dict[str, Sequence[str]]:
         """Return the values that columns must have."""
         wanted = {
@@ -119,7 +129,7 @@ class Selection:
 
 
 class DeadLetterTable:
-    """The table of dead letters of an app.
+    """The table of dead letters of an app, and those that are committed and not in it yet.
 
     Args:
         path: Its folder or URI.
@@ -131,10 +141,16 @@ class DeadLetterTable:
     def __init__(self, path: str) -> None:
         from deltalake import DeltaTable
 
+        from millrace.connectors.merging import open_with_times
+
         if not DeltaTable.is_deltatable(path):
             raise LetterError(f"there is no table {path}: the app has written nothing there yet")
         self.path = path
-        self._table: Any = DeltaTable(path)
+        self._waiting: list[tuple[int, Any]] = []
+        if "://" in path:
+            self._table: Any = DeltaTable(path)
+        else:
+            self._table, self._waiting = open_with_times(Path(path))
         self._columns = {field.name for field in self._table.schema().fields}
         missing = set(COLUMNS) - self._columns
         if missing:
@@ -190,12 +206,15 @@ class DeadLetterTable:
         dataset = self._table.to_pyarrow_dataset()
         fragments = [(written[f.path], f.path, f) for f in dataset.get_fragments()]
         for written_ms, _, fragment in sorted(fragments, key=lambda found: found[:2]):
-            if selection.since_ms is not None and written_ms < selection.since_ms:
-                continue
-            if selection.until_ms is not None and written_ms >= selection.until_ms:
+            if not selection.is_of(written_ms):
                 continue
             for batch in fragment.to_batches(schema=dataset.schema, columns=columns, filter=wanted):
                 for row in batch.to_pylist():
+                    yield row, written_ms
+        for written_ms, rows in self._waiting:
+            if selection.is_of(written_ms):
+                kept = rows if wanted is None else rows.filter(wanted)
+                for row in kept.select([name for name in columns if name in rows.column_names]).to_pylist():
                     yield row, written_ms
 
 

@@ -14,6 +14,7 @@ import typer
 
 from millrace.errors import MillraceError, UserError
 from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S, PREVIOUS
+from millrace.operations.shape import AsJson, Format, Shape, tell
 
 if TYPE_CHECKING:
     from millrace.models.candidate import Candidate
@@ -193,12 +194,21 @@ def command_line(
 
 
 def _list(learning: Learning) -> Callable[..., None]:
-    def list_(root: Root = None, registry: Uri = None, exports: To = None, model: Which = None) -> None:
+    def list_(
+        root: Root = None,
+        registry: Uri = None,
+        exports: To = None,
+        model: Which = None,
+        shape: Shape = Format.table,
+    ) -> None:
         """List the registered versions."""
         from millrace.console.report import print_table
 
         shop = opened(learning, model, root, registry, exports)
         entries = shop.registry.entries()
+        if shape is Format.json:
+            tell(shape, [_as_data(entry, shop.model.tables) for entry in entries], str)
+            return
         if not entries:
             typer.echo(f"there are no models yet: millrace models {shop.learner.app} train")
             return
@@ -209,6 +219,16 @@ def _list(learning: Learning) -> Callable[..., None]:
         _tell_exported(shop, entries)
 
     return list_
+
+
+def _as_data(entry: Entry, tables: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "version": entry.version,
+        "aliases": entry.aliases,
+        "registered_ms": entry.created_ms,
+        "about": entry.about,
+        "tables": entry.tables(tables),
+    }
 
 
 def _row(learner: Learner, tables: tuple[str, ...], entry: Entry) -> tuple[str, ...]:
@@ -265,6 +285,7 @@ def _show(learning: Learning) -> Callable[..., None]:
         registry: Uri = None,
         exports: To = None,
         model: Which = None,
+        as_json: AsJson = True,
     ) -> None:
         """Show the manifest of a version, as JSON: what it takes, what it was made of, how good it was."""
         from millrace.models.manifest import encoded
@@ -285,6 +306,7 @@ def _compare(learning: Learning) -> Callable[..., None]:
         label_delay: Delay = LABEL_DELAY,
         as_of: AsOf = None,
         gates: GateFile = None,
+        shape: Shape = Format.table,
     ) -> None:
         """Hold a version beside the champion, gate by gate; nothing changes.
 
@@ -298,7 +320,7 @@ def _compare(learning: Learning) -> Callable[..., None]:
             raise UserError(f"there is no {CHAMPION if champion is None else CHALLENGER} to compare")
         if champion == other:
             raise UserError(f"version {other} is the champion")
-        verdicts = _verdicts(shop, champion, other, as_of, label_delay, gates)
+        verdicts = _verdicts(shop, champion, other, as_of, label_delay, gates, shape=shape)
         if not all(verdict.passed for verdict in verdicts):
             raise typer.Exit(1)
 
@@ -306,15 +328,30 @@ def _compare(learning: Learning) -> Callable[..., None]:
 
 
 def _verdicts(
-    shop: Workshop, champion: int, other: int, as_of: str | None, label_delay: str, gates: Path | None
+    shop: Workshop,
+    champion: int,
+    other: int,
+    as_of: str | None,
+    label_delay: str,
+    gates: Path | None,
+    *,
+    shape: Format = Format.table,
 ) -> list[Verdict]:
     """Compare two versions, and tell what comes of each gate."""
     from millrace.models.gates import read_gates
 
     asked = None if gates is None else read_gates(gates)
     verdicts = shop.compare(champion, other, as_of=as_of, label_delay=label_delay, gates=asked)
-    for verdict in verdicts:
-        typer.echo(f"{'passed' if verdict.passed else 'FAILED'}: {verdict.why}")
+    lines = (f"{'passed' if verdict.passed else 'FAILED'}: {verdict.why}" for verdict in verdicts)
+    tell(
+        shape,
+        {
+            "champion": champion,
+            "version": other,
+            "verdicts": [{"passed": verdict.passed, "why": verdict.why} for verdict in verdicts],
+        },
+        lambda: "\n".join(lines),
+    )
     return verdicts
 
 

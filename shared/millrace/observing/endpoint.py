@@ -39,6 +39,7 @@ class Endpoint(ThreadingHTTPServer):
         self.figures: Callable[[], Figures] | None = None
         self.registry: CollectorRegistry | None = None
         self.bounds = Bounds(0, 0, 0)
+        self.spent: Callable[[float], None] = lambda cpu_s: None
         try:
             import prometheus_client  # noqa: F401  better missed before Spark starts
         except ImportError as error:
@@ -53,13 +54,17 @@ class Endpoint(ThreadingHTTPServer):
         self.address = f"http://{own!s}:{number}"
 
     @contextmanager
-    def serving(self, figures: Callable[[], Figures], bounds: Bounds) -> Iterator[None]:
+    def serving(
+        self, figures: Callable[[], Figures], bounds: Bounds, spent: Callable[[float], None] | None = None
+    ) -> Iterator[None]:
         """Answer while the block runs.
 
         Args:
             figures: Gives the job's figures.
             bounds: What it is judged by.
+            spent: Told the CPU time of each answer, seconds.
         """
+        self.spent = spent or self.spent
         self.figures, self.bounds = figures, bounds
         self.registry = registry_of(figures)
         thread = threading.Thread(target=self.serve_forever, name="millrace-metrics", daemon=True)
@@ -80,7 +85,14 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "millrace", ""
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer; the thread is this connection's own."""
+        began = time.thread_time()
+        try:
+            self._told()
+        finally:
+            self.server.spent(time.thread_time() - began)
+
+    def _told(self) -> None:
         figures, registry = self.server.figures, self.server.registry
         assert figures is not None  # noqa: S101  (it answers in `serving`)
         assert registry is not None  # noqa: S101

@@ -167,6 +167,9 @@ def _metrics(now: Figures) -> Iterator[Metric]:
     reasons = [(reason, float(n)) for reason, n in sorted(now.dead_letters.items())]
     yield from counters("dead_letters", "Dead letters by reason.", "reason", reasons)
     yield from gauge("state_memory_bytes", "Memory of the state stores.", now.state_memory_bytes)
+    yield from gauge(
+        "state_files_bytes", "Files of state on the disk, of all batches kept.", now.state_files_bytes
+    )
     of = ("process",)
     for own, about, field in (
         ("state_entries", "Keys that have state.", "entries"),
@@ -182,6 +185,15 @@ def _metrics(now: Figures) -> Iterator[Metric]:
     yield from gauges(
         "state_looked_at_timestamp_seconds", "As of when state is told.", of,
         [((process,), s.at_ms / 1000) for process, s in sorted(now.state.items())],
+    )  # fmt: skip
+    waits = [((table,), w) for table, w in sorted(now.waiting.items())]
+    yield from gauges(
+        "table_waiting_batches", "Batches whose rows are not in their table yet.", ("table",),
+        [(table, float(w.batches)) for table, w in waits],
+    )  # fmt: skip
+    yield from gauges(
+        "table_waiting_seconds", "Since when the oldest of these rows wait.", ("table",),
+        [(table, max(0, now.at_ms - w.since_ms) / 1000) for table, w in waits],
     )  # fmt: skip
     models = [(*name_of.rpartition("/")[::2], m) for name_of, m in sorted(now.models.items())]
     yield from gauges(

@@ -66,6 +66,18 @@ class StateFigures(msgspec.Struct):
     skew: float = 0.0
 
 
+class WaitingFigures(msgspec.Struct):
+    """What waits for a table: rows of committed batches that are not in it yet.
+
+    Attributes:
+        batches: Batches that left them.
+        since_ms: When the oldest of these did, UTC ms.
+    """
+
+    batches: int
+    since_ms: int
+
+
 class ModelFigures(msgspec.Struct):
     """A model that decides, or would like to.
 
@@ -114,8 +126,10 @@ class Figures(msgspec.Struct):
         late: Events behind the watermark, of these.
         dead_letters: Reason → dead letters since the job began.
         state_memory_bytes: Memory of the state stores; ``None`` where there is none.
-        state: Process → what its state comes to.
+        state_files_bytes: What the files of state take on the disk, of all batches that are kept.
+        state: Process → what its state comes to; nothing where it is too large to be gone through.
         models: Alias → model.
+        waiting: Table → what waits for it; nothing: all that was committed is in the tables.
         observing_cpu_s: CPU seconds of this process that went into all this.
         process_cpu_s: CPU seconds of this process and, where known, of the JVM and Python workers.
     """
@@ -150,8 +164,10 @@ class Figures(msgspec.Struct):
     late: int = 0
     dead_letters: dict[str, int] = {}
     state_memory_bytes: int | None = None
+    state_files_bytes: int | None = None
     state: dict[str, StateFigures] = {}
     models: dict[str, ModelFigures] = {}
+    waiting: dict[str, WaitingFigures] = {}
     observing_cpu_s: float = 0.0
     process_cpu_s: float = 0.0
 

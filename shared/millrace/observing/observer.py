@@ -24,7 +24,8 @@ from millrace.observing.figures import Figures, SourceFigures, write_figures
 from millrace.observing.history import HistoryWriter
 from millrace.observing.jobs import JobRecord
 from millrace.observing.rates import Rates
-from millrace.observing.sampling import load, models_in, sampled_state
+from millrace.observing.sampling import load, models_in, sampled_state, state_files_bytes
+from millrace.observing.waiting import waits_of
 from millrace.runtime.clock_files import shown_watermark
 from millrace.runtime.monitor import DURATIONS_S, QueryMonitor, QuerySnapshot
 from millrace.runtime.redaction import redact_text
@@ -111,6 +112,11 @@ class Observer:
             for source, newest in status.sources.items():
                 self._newest[source] = max(newest, self._newest.get(source, newest))
 
+    def spent(self, cpu_s: float) -> None:
+        """Take CPU seconds that went into telling others of the job."""
+        with self._lock:
+            self._cpu_s += cpu_s
+
     def late_in(self, outputs: Iterable[str]) -> None:
         """Take which outputs have late events beside those that are called ``late``."""
         with self._lock:
@@ -129,9 +135,8 @@ class Observer:
     # -- asked by others -----------------------------------------------------------------------
 
     def figures(self) -> Figures:
-        """Return the figures as they are now; nobody may change them."""
-        with self._counting():
-            return self._made()
+        """Return the figures as they are now; nobody may change them. Who asks says what it :meth:`spent`."""
+        return self._made()
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -142,7 +147,7 @@ class Observer:
             self._cpu_s += time.thread_time() - began
 
     def _made(self) -> Figures:
-        query = self._monitor.snapshot()
+        query, waiting = self._monitor.snapshot(), waits_of(self._root)
         with self._lock:
             now = self._figures
             clock = self._clock
@@ -162,6 +167,7 @@ class Observer:
                 watermark_ms=shown_watermark(clock),
                 newest_ms=_time(None if clock is None else clock.furthest),
                 held_by="" if clock is None else clock.held_by,
+                waiting=waiting,
                 observing_cpu_s=self._cpu_s + self._monitor.cpu_s,
                 **_of_query(query, self._newest),
             )
@@ -200,14 +206,15 @@ class Observer:
     def _slow(self, made: Figures) -> None:
         cpu_s = process_tree_cpu_s()
         models = models_in(self._exports)
-        state = None
+        state = files = None
         if made.batch >= 0 and all(made.batch != s.batch for s in made.state.values()):
-            state = sampled_state(self._root, self._key_file, self._wall_ms())
+            files = state_files_bytes(self._root)
+            state = sampled_state(self._root, self._key_file, self._wall_ms(), files_bytes=files)
         with self._lock:
             self._figures.process_cpu_s = cpu_s
             self._figures.models = models
             if state is not None:
-                self._figures.state = state
+                self._figures.state, self._figures.state_files_bytes = state, files
 
     def _write(self, made: Figures) -> None:
         try:

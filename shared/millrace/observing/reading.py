@@ -12,8 +12,9 @@ import msgspec
 from millrace.dashboard.broker import Broker, BrokerAway
 from millrace.dashboard.progress import Progress, lag, read_progress
 from millrace.errors import UserError
-from millrace.observing.figures import Figures, read_figures
+from millrace.observing.figures import Figures, WaitingFigures, read_figures
 from millrace.observing.jobs import FoundJob, JobRecord, find_jobs, jobs_folder, state_of
+from millrace.observing.waiting import waits_of
 
 State = Literal["running", "starting", "stopped", "failed", "died", "elsewhere", "unreadable", "never run"]
 
@@ -37,6 +38,7 @@ class JobStatus(msgspec.Struct):
         ends: Topic → the same of the broker's ends; nothing where it does not answer.
         lag: Topic → records that are not read yet, by both; ``None`` where the broker does not answer.
         figures: What the job last said of itself.
+        waiting: Table → rows of committed batches that are not in it now, whether the job runs or not.
     """
 
     app: str
@@ -52,6 +54,7 @@ class JobStatus(msgspec.Struct):
     ends: dict[str, int] = {}
     lag: dict[str, int] | None = None
     figures: Figures | None = None
+    waiting: dict[str, WaitingFigures] = {}
 
     @property
     def lag_total(self) -> int | None:
@@ -143,7 +146,7 @@ class Jobs:
         return status
 
     def _at(self, app: str, root: Path, figures: Figures | None) -> JobStatus:
-        status = JobStatus(app, "stopped", str(root), figures=figures)
+        status = JobStatus(app, "stopped", str(root), figures=figures, waiting=waits_of(root))
         progress = read_progress(root)
         if progress is not None:
             status.batch, status.committed_ms = progress.batch, progress.committed_ms

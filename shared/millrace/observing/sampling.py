@@ -20,13 +20,31 @@ def load() -> None:
     import millrace.models.exports  # noqa: F401
 
 
-def sampled_state(root: Path, key_file: str | None, now_ms: int) -> dict[str, StateFigures]:
+def state_files_bytes(root: Path) -> int:
+    """Return what the files of a checkpoint's state take on the disk, of all batches that are kept; bytes.
+
+    Args:
+        root: The folder with the checkpoint.
+    """
+    total = 0
+    for path in (root / "checkpoint" / "state").rglob("*"):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def sampled_state(
+    root: Path, key_file: str | None, now_ms: int, *, files_bytes: int | None = None
+) -> dict[str, StateFigures]:
     """Return what the state of each process comes to as of the last committed batch.
 
     Args:
         root: The folder with the checkpoint.
         key_file: File of the keys that it is encrypted with.
         now_ms: Now, UTC ms.
+        files_bytes: What its files take, if that is known.
 
     Returns:
         Process → figures; nothing where there is more than :data:`MOST_BYTES`.
@@ -36,7 +54,7 @@ def sampled_state(root: Path, key_file: str | None, now_ms: int) -> dict[str, St
     from millrace.checkpoints.figures import added, figures_of_group
 
     checkpoint = Checkpoint(root, root / "checkpoint")
-    if _bytes_below(checkpoint.folder / "state") > MOST_BYTES:
+    if (state_files_bytes(root) if files_bytes is None else files_bytes) > MOST_BYTES:
         return {}
     state = CommittedState(checkpoint, key_file=key_file)
     found = {}
@@ -59,16 +77,6 @@ def sampled_state(root: Path, key_file: str | None, now_ms: int) -> dict[str, St
             skew=max((p.stored_bytes for p in parts), default=0) / mean if mean else 0.0,
         )
     return found
-
-
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue
-    return total
 
 
 def models_in(exports: Iterable[Path]) -> dict[str, ModelFigures]:

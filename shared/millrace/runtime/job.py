@@ -291,7 +291,7 @@ class Job:
                 self._warn(f"`millrace status` will not see this job: {error}")
             kept.enter_context(observer)
             if endpoint is not None:
-                kept.enter_context(endpoint.serving(observer.figures, self._bounds()))
+                kept.enter_context(endpoint.serving(observer.figures, self._bounds(), observer.spent))
             log.info("%s began in %s, pid %d", self.app.name, self.root, pid)
             if self._choice is not None:
                 log.info("%s", self._choice)

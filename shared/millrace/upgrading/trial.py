@@ -118,6 +118,7 @@ class Compared(msgspec.Struct):
         until: Topic → partition → offset up to which both had read when they were compared.
         same: Whether all tables say the same.
         tables: Table → how it differs.
+        not_compared: Topics, as the running version has them, of outputs that no table has.
     """
 
     app: str
@@ -127,6 +128,7 @@ class Compared(msgspec.Struct):
     until: Offsets
     same: bool
     tables: dict[str, TableDifference]
+    not_compared: list[str] = []
 
 
 def trial_root(root: Path) -> Path:
@@ -257,7 +259,7 @@ def compare(
     """
     trial = read_trial(green)
     blue = Path(trial.of)
-    sinks = _sinks(app, settings, green)
+    sinks, only_sent = _sinks(app, settings, green), sent_alone(app, settings, green)
     begun = positions.from_data(trial.tables)
     first = {name: _look(name, to, blue, green, begun) for name, to in sinks.items()}
     until, mark = _reached_by(blue, green)
@@ -273,7 +275,7 @@ def compare(
         else:
             found[name] = difference(*looks, ["_event_id"], columns)
     same = all(one.is_same for one in found.values())
-    return Compared(trial.app, str(blue), str(green), trial.offsets, until, same, found)
+    return Compared(trial.app, str(blue), str(green), trial.offsets, until, same, found, only_sent)
 
 
 class _Read(msgspec.Struct):
@@ -287,6 +289,18 @@ def _sinks(app: App, settings: AppSettings, root: Path) -> dict[str, Table]:
 
     topology = app.topology(settled(app, settings, root=root))
     return {table_name(to): to for _, to in written(topology.tables)}
+
+
+def sent_alone(app: App, settings: AppSettings, root: Path | None = None) -> list[str]:
+    """Return the topics of outputs that no table has: what goes there alone is not compared.
+
+    Args:
+        app: The app.
+        settings: Its settings.
+        root: Its folder, if it has run there.
+    """
+    topology = app.topology(settled(app, settings, root=root))
+    return sorted(topic for output, topic in topology.topics.items() if output not in topology.tables)
 
 
 def _look(

@@ -34,6 +34,7 @@ ASKED: dict[str, tuple[list[str], dict[str, Any]]] = {
     "savepoint": (["--keys", "10", "--text", "4"], {"keys": 10, "text": 4}),
     "serve": (["--duration", "4", "--safe-in", "broker"], {"duration_s": 4, "safe_in": "broker"}),
     "serve-items": (["--rate", "9", "--warm-batches", "2"], {"rate": 9, "warm_batches": 2}),
+    "serve-beside": (["--pairs", "3", "--rate", "5"], {"pairs": 3, "rate": 5}),
     "silence": (["--devices", "44"], {"devices": 44}),
     "state-encryption": (["--keys", "10", "--events", "1000"], {"cards": 10, "events": 1_000}),
     "stations": (["--stations", "3", "--rows", "8"], {"stations": 3, "rows": 8}),

@@ -178,6 +178,56 @@ def test_what_all_commands_say_of_themselves_as_json() -> None:
     assert next(one for one in found if one["path"] == "fraud rules list")["same_as"] == "rules fraud list"
 
 
+# -- JSON --------------------------------------------------------------------------------------
+
+#: Last word of commands that only look.
+LOOKS = {
+    "audit", "check", "compare", "describe", "diff", "doctor", "economics", "health", "language",
+    "lint-state", "list", "query", "show", "size", "stats", "status", "tables", "top", "topics", "topology",
+    "validate", "verify", "click-through", "uplift", "what-if",
+}  # fmt: skip
+#: What these show is a text of another kind.
+TEXTS = {("recipe", "show"), ("bench", "compare"), ("bench", "uplift")}
+
+
+@pytest.mark.parametrize(
+    "found", [one for one in COMMANDS if one[0][-1] in LOOKS and one[0] not in TEXTS], ids=ids
+)
+def test_what_a_command_looks_at_is_given_as_json_too(found: tuple[tuple[str, ...], Any]) -> None:
+    """On standard output (`--json`), or as a file where what is found is a report (`--out`)."""
+    words, command = found
+    names = {name for option in options_of(command) for name in option.opts}
+    assert names & {"--format", "--json", "--out"}, " ".join(words)
+    if "--format" in names:
+        (shape,) = (option for option in options_of(command) if "--format" in option.opts)
+        assert "json" in {getattr(choice, "value", choice) for choice in shape.type_descriptor.choices}
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ("jars list", 0), ("jars verify --group broker", None), ("kafka status", None),
+        ("config show fraud", 0), ("config validate iot", 0), ("topology iot", 0),
+        ("contracts check fraud", 0), ("contracts show fraud", 0), ("contracts show fraud label.v1", 0),
+        ("rules fraud language", 0), ("generate list", 0), ("generate describe iot", 0),
+        ("state list nosuch", 2), ("status", 0), ("top --once", 0),
+        ("size --rate 10 --keys 5", 0), ("lint-state iot", 0), ("recipe list", 0), ("commands", 0),
+        ("operators list", 0),
+    ],
+)  # fmt: skip
+def test_with_json_nothing_but_json_is_on_the_output(
+    args: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ended, out, err = run(*args.split(), "--json")
+    assert code in (None, ended), err
+    if ended == 2:
+        assert (out, len(err.splitlines())) == ("", 1)
+    else:
+        json.loads(out)
+
+
 # -- exit codes --------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from millrace.dashboard.live import LivePage
 from millrace.dashboard.overview import Overview, _dead_rows
 from millrace.dashboard.page import ActionRefused, DashboardPage
 from millrace.dashboard.server import Site, make_app
+from millrace.dashboard.tables import DeltaReader
 from millrace.dashboard.views import Bars, Graph, Note
 from millrace.errors import UserError
 from millrace.observing.figures import Figures, SourceFigures, write_figures
@@ -123,6 +124,16 @@ def test_arrows_of_a_running_job_have_its_rates_and_of_one_that_is_over_its_tota
     assert next(n for n in live.nodes if n.id == "in:sales").tone == "warn", "40 records wait"
 
 
+def test_a_table_says_how_many_batches_wait_for_it() -> None:
+    waits = {"sales": 1, "shops": 12, "dead_letters_cards": 2}
+    flow = flow_of(topology(), told(Path("/x")), {"sales": 990, "shops": 80}, live=True, waits=waits)
+    notes = {n.id: n.note for n in flow.nodes}
+    assert notes["table:sales"] == "990 rows, 1 batch waits"
+    assert notes["table:shops"] == "80 rows, 12 batches wait"
+    assert notes["topic:shops-out"].endswith(" sent"), "what waits is the table's"
+    assert "table:dead_letters_cards" in notes, "what failed is a place to look for before it is in its table"
+
+
 def test_of_an_app_without_a_job_the_flow_is_shown_without_figures() -> None:
     assert set(graph(flow_of(topology(), None, {}, live=False)).values()) == {""}
 
@@ -213,8 +224,60 @@ def test_only_what_changed_is_sent_again(tmp_path: Path) -> None:
     assert bodies(view, seen).keys() == {"apps"}, "how long it is over"
     put(tmp_path, "sales", [{"n": 1}] * 7)
     clock.later()
+    assert bodies(view, seen).keys() == {"apps"}, "tables are looked at more seldom"
+    clock.later(20_000)
     found = bodies(view, seen)["app-shop"]["views"][1]["view"]
     assert next(n for n in found["nodes"] if n["id"] == "table:sales")["note"] == "7 rows"
+
+
+def test_rates_are_told_at_once_and_tables_when_it_is_their_time_or_a_job_ends(tmp_path: Path) -> None:
+    clock = Clock()
+    made = told(tmp_path)
+    put(tmp_path, "sales", [{"n": 1}] * 7)
+    write_figures(tmp_path, made)
+
+    def shown(view: Overview) -> tuple[str, str]:
+        flow = bodies(view)["app-shop"]["views"][1]["view"]
+        note = next(n for n in flow["nodes"] if n["id"] == "table:sales")["note"]
+        return note, next(e["label"] for e in flow["edges"] if e["target"] == "table:sales")
+
+    view = overview_of(tmp_path, tmp_path / "jobs", clock)
+    with recorded_job(made.job, tmp_path / "jobs"):
+        assert shown(view) == ("7 rows", "50/s")
+        put(tmp_path, "sales", [{"n": 1}] * 2)
+        write_figures(tmp_path, told(tmp_path, written_rates={"Cards.main": 70.0}))
+        clock.later(2_000)
+        assert shown(view) == ("7 rows", "70/s")
+        clock.later(28_000)
+        assert shown(view) == ("9 rows", "70/s")
+        put(tmp_path, "sales", [{"n": 1}])
+    write_figures(tmp_path, told(tmp_path, phase="ended", ended_ms=NOW))
+    clock.later(2_000)
+    assert shown(view)[0] == "10 rows", "a job that ends has its rows"
+
+
+def test_a_table_whose_log_does_not_go_on_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is asked for what is new when the next commit's file is there, and once a minute."""
+    clock = Clock()
+    put(tmp_path, "sales", [{"n": 1}] * 7)
+    reader = DeltaReader(tmp_path / "tables" / "sales", clock)
+    asked: list[int] = []
+    real = reader._table.update_incremental
+    monkeypatch.setattr(reader._table, "update_incremental", lambda: (asked.append(clock.now), real()))
+    for _ in range(59):
+        clock.later(1_000)
+        reader.refresh()
+    assert (asked, reader.rows) == ([], 7)
+    put(tmp_path, "sales", [{"n": 1}])
+    clock.later(500)
+    reader.refresh()
+    assert (len(asked), reader.rows) == (1, 8)
+    for _ in range(61):
+        clock.later(1_000)
+        reader.refresh()
+    assert len(asked) == 2
 
 
 def test_a_day_is_folded_below(tmp_path: Path) -> None:

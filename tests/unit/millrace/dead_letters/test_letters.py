@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from millrace.connectors.merging import _keep
 from millrace.dead_letters.letters import DeadLetterTable, Letter, LetterError, Position, Selection
 from millrace.dead_letters.stats import stats_of
-from tests.unit.millrace.dead_letters.cases import TOPIC, identity, letter, write
+from tests.cases import case_count
+from tests.unit.millrace.dead_letters.cases import SCHEMA, TOPIC, identity, letter, write
 
 ROWS = [
     letter(0),
@@ -86,6 +89,39 @@ def test_a_selection_by_time_is_by_when_letters_were_written(table: DeadLetterTa
     assert all(one.written_ms >= times[2] for one in later)
     assert identity(2) in {one.letter_id for one in later}
     assert list(table.read(Selection(since_ms=times[-1] + 1))) == []
+
+
+@pytest.mark.parametrize("seed", range(case_count(24)))
+def test_letters_that_are_committed_and_not_in_the_table_yet_are_read_with_it_and_none_twice(
+    tmp_path: Path, seed: int
+) -> None:
+    """A job was killed: some batches are in the table, of some the file was not removed, some only wait.
+
+    ::
+
+        in the table   0 1 2
+        files beside       2 3 4
+    """
+    chance = random.Random(seed)
+    path, batches = tmp_path / "dead_letters", chance.randrange(1, 7)
+    there = chance.randrange(1, batches + 1)
+    kept_from = chance.randrange(there + 1)
+    rows = [letter(n, reason=chance.choice(["schema", "late"])) for n in range(batches)]
+    for n, row in enumerate(rows):
+        made = pa.Table.from_pylist([row], schema=SCHEMA)
+        if n < there:
+            done = CommitProperties(app_transactions=[Transaction("job:dead_letters", n)])
+            write_deltalake(str(path), made, mode="append", commit_properties=done)
+        if n >= kept_from:
+            _keep(path / "_waiting" / f"{n:012d}.arrow", made, "job:dead_letters", n)
+    table = DeadLetterTable(str(path))
+    assert [one.letter_id for one in table.read()] == [identity(n) for n in range(batches)]
+    late = list(table.read(Selection(reasons=["late"])))
+    assert [one.letter_id for one in late] == [row["_event_id"] for row in rows if row["reason"] == "late"]
+    few = list(table.read(columns=("_event_id", "reason")))
+    assert [(one.reason, one.value) for one in few] == [(row["reason"], None) for row in rows]
+    assert table.find(identity(batches - 1)).value == rows[-1]["value"]
+    assert list(table.read(Selection(until_ms=1_000))) == []
 
 
 def test_columns_that_are_not_asked_for_are_not_read(table: DeadLetterTable) -> None:

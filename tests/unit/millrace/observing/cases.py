@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from millrace.observing.figures import Figures, ModelFigures, SourceFigures, StateFigures
+from millrace.observing.figures import Figures, ModelFigures, SourceFigures, StateFigures, WaitingFigures
 from millrace.observing.jobs import JobRecord, this_process
 
 NOW = 1_800_000_000_000
@@ -57,8 +57,10 @@ def figures(root: Path | str = "/data/fraud", **more: Any) -> Figures:
         late=5,
         dead_letters={"malformed": 4, "future": 2},
         state_memory_bytes=5_000,
+        state_files_bytes=9_000,
         state={"Cards": StateFigures(6, NOW - 3_000, 20, 4_000, 8, 12, 2, 700, "card-7", 8, 1.5)},
         models={"risk/champion": ModelFigures("3", NOW - 86_400_000, NOW - 3_600_000)},
+        waiting={"alarms": WaitingFigures(3, NOW - 2_500)},
         observing_cpu_s=0.2,
         process_cpu_s=40.0,
     )

@@ -52,6 +52,9 @@ def test_every_figure_is_found_by_the_official_parser() -> None:
     assert value(found, "state_largest_entry_bytes", process="Cards") == 700
     assert value(found, "state_key_group_skew", process="Cards") == 1.5
     assert value(found, "state_timers", process="Cards") == 12
+    assert value(found, "state_files_bytes") == 9_000
+    assert value(found, "table_waiting_batches", table="alarms") == 3
+    assert value(found, "table_waiting_seconds", table="alarms") == 2.5
     assert value(found, "model_info", model="risk", alias="champion", version="3") == 1
     assert (
         value(found, "model_trained_until_timestamp_seconds", model="risk", alias="champion")
@@ -73,6 +76,7 @@ def test_what_is_not_known_is_left_out_and_not_zero() -> None:
     assert not names & {
         "millrace_watermark_gap_seconds", "millrace_kafka_lag_records", "millrace_state_entries",
         "millrace_last_batch_timestamp_seconds", "millrace_batch_duration_seconds_count",
+        "millrace_table_waiting_batches", "millrace_table_waiting_seconds",
     }  # fmt: skip
     assert value(scraped(Figures(record(), NOW)), "query_up") == 0
 
@@ -120,6 +124,16 @@ def get(address: str, **headers: str) -> tuple[int, str, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_what_an_answer_costs_counts_as_watching() -> None:
+    spent: list[float] = []
+    many = figures(outputs={f"output-{number}": number for number in range(2_000)})
+    with Endpoint("127.0.0.1", 0) as endpoint, endpoint.serving(lambda: many, BOUNDS, spent.append):
+        for path in ("metrics", "healthz", "nothing"):
+            get(f"{endpoint.address}/{path}")
+    assert len(spent) == 3
+    assert spent[0] > max(spent[1:]) > 0
 
 
 def test_the_endpoint_answers_and_only_what_it_should() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,6 +163,23 @@ def test_lines_of_the_log_are_json_with_query_and_batch_and_without_secrets(tmp_
     assert "second line" in second["message"]
     assert "ValueError" in second["error"]
     assert "hunter2" not in "".join(lines)
+
+
+def test_what_watching_takes_is_counted_where_it_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is the process's own CPU time while nothing but the observer runs in it."""
+    monkeypatch.setattr(module, "EVERY_S", 0.001)
+    with observed(tmp_path) as seen:
+        began, before = time.process_time(), seen.figures().observing_cpu_s
+        deadline = time.monotonic() + 60
+        while time.process_time() - began < 0.5:
+            threading.Event().wait(0.05)
+            assert time.monotonic() < deadline
+        spent, told = time.process_time() - began, seen.figures().observing_cpu_s - before
+    assert 0.6 * spent < told < 1.1 * spent
+    seen.spent(7.0)
+    assert seen.figures().observing_cpu_s > 7.0 + told
 
 
 def test_a_log_of_text_names_query_and_batch(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace.cli.jobs_shown import Places
 from millrace.console.jobs_view import jobs_table
+from millrace.demo import demo_path
 from millrace.errors import UserError
 from millrace.observing.figures import ModelFigures, write_figures
 from millrace.observing.jobs import record_path, write_atomically
 from millrace.observing.reading import Jobs, JobStatus, chosen
+from millrace.runtime import installed
 from tests.unit.millrace.cli.test_commands import run
 from tests.unit.millrace.observing.cases import NOW, another_process, figures, record
 
@@ -211,3 +214,26 @@ def test_waiting_for_what_a_job_logs_ends_with_the_job(
         sleeping: Callable[[float], None] = end
         monkeypatch.setattr(tail.following, "__defaults__", (sleeping,))
         assert run("logs", "fraud", "-f")[1] == "one\ntwo\n"
+
+
+def test_installed_apps_are_looked_up_once_and_a_demo_that_begins_later_is_found(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = installed.list_apps
+
+    def list_apps() -> dict[str, str]:
+        asked.append("apps")
+        return real()
+
+    monkeypatch.setattr(installed, "list_apps", list_apps)
+    places = Places(None, [])
+    before = places.of([])
+    assert {app for app, _ in before} == set(real())
+    demo = demo_path("iot")
+    demo.mkdir(parents=True)
+    write_figures(demo, figures(demo))
+    assert set(places.of([])) - set(before) == {("iot", demo)}
+    assert asked == ["apps"]
+    with pytest.raises(UserError, match="nosuch"):
+        places.of(["nosuch"])

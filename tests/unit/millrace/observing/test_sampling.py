@@ -56,7 +56,19 @@ def test_state_that_is_too_large_is_not_gone_through(
     query: MemoryQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "MOST_BYTES", 10)
-    assert sampling.sampled_state(query.writer.checkpoint.root, None, 5) == {}
+    root = query.writer.checkpoint.root
+    assert sampling.sampled_state(root, None, 5) == {}
+    assert sampling.sampled_state(root, None, 5, files_bytes=10) != {}
+    assert sampling.sampled_state(root, None, 5, files_bytes=11) == {}
+
+
+def test_files_of_state_are_all_that_the_checkpoint_keeps_of_it(query: MemoryQuery) -> None:
+    root = query.writer.checkpoint.root
+    every = [path for path in (root / "checkpoint").rglob("*") if path.is_file()]
+    kept = [path.read_bytes() for path in every if "state" in path.relative_to(root / "checkpoint").parts[:1]]
+    folders = sum(p.stat().st_size for p in (root / "checkpoint" / "state").rglob("*") if p.is_dir())
+    assert sampling.state_files_bytes(root) == sum(map(len, kept)) + folders > 0
+    assert sampling.state_files_bytes(root / "nowhere") == 0
 
 
 def test_models_are_told_by_name_and_alias_and_what_is_broken_is_left_out(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from millrace import Context, KeyedProcess, arrival, value_state
 from millrace.chaos.hostile import Message
 from millrace.checkpoints.committed import CommittedState
+from millrace.cli.serve import app as serve_command
 from millrace.dashboard.serve import listening_socket
 from millrace.errors import UserError
 from millrace.runtime.settings import AppSettings, load_settings
@@ -294,3 +296,22 @@ def test_what_was_loaded_before_serving_holds_no_answer_up(monkeypatch: pytest.M
         sys.setswitchinterval(before)
         gc.unfreeze()
     assert frozen[0] > 10_000
+
+
+class Given(Exception):
+    """A server gave way, and so much."""
+
+
+@pytest.mark.parametrize(("words", "by"), [([], 10), (["--nice", "0"], 0), (["--nice", "19"], 19)])
+def test_a_server_of_state_gives_way_to_the_job_before_it_has_threads(
+    words: list[str], by: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nice(much: int) -> int:
+        raise Given(much)
+
+    before = threading.active_count()
+    monkeypatch.setattr("os.nice", nice)
+    done = CliRunner().invoke(serve_command, ["fraud", *words])
+    assert isinstance(done.exception, Given)
+    assert done.exception.args == (by,)
+    assert threading.active_count() == before

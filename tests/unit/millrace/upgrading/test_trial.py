@@ -12,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.checkpoints.positions import TablePosition, files_appended
 from millrace.errors import UserError
+from millrace.runtime.apps import load_app
+from millrace.runtime.installed import list_apps
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 from millrace.upgrading import trial
@@ -49,6 +51,23 @@ def test_keys_and_models_are_taken_along_and_what_is_the_query_s_is_not(tmp_path
         (blue / name).write_text(name)
     trial._take_along(blue, green)
     assert sorted(str(p.relative_to(green)) for p in green.rglob("*") if p.is_file()) == sorted(others)
+
+
+#: Topics that no table has: nothing of these is compared, which is told. Another one wants a table.
+ALONE = {
+    "clickstream": ["clickstream.consents", "clickstream.forget"],
+    "ridesharing": ["ridesharing.assignments"],
+}
+
+
+@pytest.mark.parametrize("name", list_apps())
+def test_what_an_app_sends_a_table_has_too_but_for_what_is_told_not_to_be_compared(name: str) -> None:
+    app = load_app(name)
+    settings = load_settings(app.settings, app=name)
+    topology = app.topology(settings)
+    assert topology.topics
+    assert trial.sent_alone(app, settings) == ALONE.get(name, [])
+    assert len(set(topology.topics) - set(topology.tables)) == len(ALONE.get(name, []))
 
 
 def planned(root: Path, batches: dict[int, int], committed: int) -> None:
