@@ -26,7 +26,9 @@ from millrace_apps.ridesharing.demand.hinting import Hinting
 from millrace_apps.ridesharing.demand.process import QUARTER_MS
 from millrace_apps.ridesharing.demand.records import DriverHint, Standing, StandingCar
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
+from millrace_apps.ridesharing.operations.rekeying import CannotBeRekeyed, by_settings
 from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.settings import HintSettings, RidesharingSettings
 from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
@@ -264,6 +266,11 @@ def test_the_dispatcher_says_which_cars_stand_free_and_who_waits_in_a_line_does_
     without = dispatcher(DispatchConfig(window_ms=10_000))
     bring(without, position("d1", 1), until=70)
     assert not without.values("standing")
+
+
+def test_regions_do_not_change_under_what_was_counted_in_them() -> None:
+    with pytest.raises(CannotBeRekeyed, match=r"hints\.on"):
+        by_settings(RidesharingSettings(hints=HintSettings(on=True)))
 
 
 def test_a_share_of_the_generators_drivers_goes_where_it_is_told() -> None:
