@@ -374,7 +374,7 @@ def test_regions_of_a_stopped_app_become_others_and_no_ride_is_lost_or_told_twic
 
 
 @pytest.mark.parametrize("plan", ["chain", "station"])
-def test_a_stopped_app_gets_one_more_process_and_goes_on_as_it_would_have(
+def test_a_stopped_app_gets_more_processes_and_goes_on_as_it_would_have(
     spark: SparkSession, tmp_path: Path, plan: Plan
 ) -> None:
     left = unpacked("ridesharing", tmp_path / "app")
@@ -382,13 +382,13 @@ def test_a_stopped_app_gets_one_more_process_and_goes_on_as_it_would_have(
     if plan == "station":
         rekey(spark, left.checkpoint, plan="station")
     before = {row["request_id"] for row in left.rows("trips")}
-    priced = replace(left, settings=ridesharing("surge.on=true", f"stream.plan={plan}"))
+    priced = replace(left, settings=ridesharing("surge.on=true", "hints.on=true", f"stream.plan={plan}"))
     with pytest.raises(ContractMismatch):
         priced.go_on(spark)
     with pytest.raises(RescaleError, match="has these processes already"):
         extend(spark, left.checkpoint, left.topology)
     done = extend(spark, priced.checkpoint, priced.topology)
-    assert list(done.key_groups) == ["Gate", "Dispatcher", "Surge", "Auditor"]
+    assert list(done.key_groups) == ["Gate", "Dispatcher", "Surge", "Hinting", "Auditor"]
     with pytest.raises(RescaleError, match="what it has kept would be lost"):
         extend(spark, left.checkpoint, left.topology)
     with view_of(spark, priced.checkpoint, process="Surge") as view:
@@ -406,6 +406,7 @@ def test_a_stopped_app_gets_one_more_process_and_goes_on_as_it_would_have(
     assert fares.keys() == asked
     assert max(fares.values()) == 1
     assert priced.rows("scarcity")
+    assert sum(row["last"] for row in priced.rows("demand")) > 0
 
 
 def _region_of(key: Any) -> str:
