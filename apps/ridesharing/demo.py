@@ -130,7 +130,7 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
     # What happened in the last minute may still wait for the watermark when the app is stopped.
     last_ms = (ledger.summary.last_event_time_ms or 0) - _UNSETTLED_MS
     trips, audited_topics = _last(steps), _audited(run)
-    of_venues = tuple(read_table(run.folder, name) for name in ("pickups", "journeys", "tickets"))
+    pickups, journeys, tickets = (read_table(run.folder, name) for name in ("pickups", "journeys", "tickets"))
     return [
         equal("violations of the invariants", 0, wrong, "; ".join(audited.examples[:2]), of=rows),
         equal("requests sent = requests in trips", ledger.summary.streams.get("requests", 0), len(trips)),
@@ -142,7 +142,9 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         *_letters(read_table(run.folder, "dead_letters"), ledger),
         *price_checks(run, ledger, last_ms),
         *check_arrivals(*_arrivals(run), steps),
-        *check_venues(*of_venues, tables["assignments"], trips, ledger, audited_topics, last_ms),
+        *check_venues(
+            pickups, journeys, tickets, tables["assignments"], trips, ledger, audited_topics, last_ms
+        ),
         _by_topics(audited_topics),
     ]
 

@@ -92,8 +92,8 @@ def _named(pickups: pd.DataFrame, ledger: ReadLedger, last_ms: int) -> Check:
              if t.kind == "named_point" and t.last_event_time_ms <= last_ms}  # fmt: skip
     told = {}
     if len(pickups):
-        columns = pickups.reindex(columns=["request_id", "point", "asked", "why"]).fillna("")
-        told = {name: (point, asked, why) for name, point, asked, why in columns.itertuples(index=False)}
+        frame = pickups.reindex(columns=["request_id", "point", "asked", "why"]).fillna("")
+        told = {name: (point, asked, why) for name, point, asked, why in frame.to_numpy().tolist()}
     right = 0
     for name, door in named.items():
         point, asked, why = told.get(name, ("", "", ""))
@@ -102,22 +102,29 @@ def _named(pickups: pd.DataFrame, ledger: ReadLedger, last_ms: int) -> Check:
     return equal("riders who named a door are sent there", len(named), right)
 
 
+def _places(frame: pd.DataFrame, lat: str, lon: str) -> dict[str, tuple[float, float]]:
+    """Return a place of each request."""
+    columns = (frame[name].tolist() for name in ("request_id", lat, lon))
+    return {name: (north, east) for name, north, east in zip(*columns, strict=True)}
+
+
 def _short(
     tickets: pd.DataFrame, attempts: pd.DataFrame, journeys: pd.DataFrame, pickups: pd.DataFrame, last_ms: int
 ) -> Check:
     """Return whether who has driven from the line to somewhere near may join it in front, and nobody else."""
     sure, may = set[str](), set[str]()
     if len(attempts) and len(journeys) and len(pickups):
-        ends = {row.request_id: (row.dropoff_lat, row.dropoff_lon) for row in journeys.itertuples()}
-        doors = {row.request_id: (row.lat, row.lon) for row in pickups.itertuples()}
+        ends = _places(journeys, "dropoff_lat", "dropoff_lon")
+        doors = _places(pickups, "lat", "lon")
         driven = attempts[(attempts["policy"] == "line") & (attempts["state"] == "completed")]
-        for row in driven.itertuples():
-            takes, name = row.closed_ms - row.accepted_ms, row.request_id
+        columns = (driven[name].tolist() for name in ("request_id", "accepted_ms", "closed_ms"))
+        for name, accepted_ms, closed_ms in zip(*columns, strict=True):
+            takes = closed_ms - accepted_ms
             away = distance_m(*doors[name], *ends[name])
             if takes <= SHORT.minutes * 60_000 + _ABOUT_MS and away <= SHORT.km * 1_000 + _ABOUT_M:
                 may.add(name)
                 near = takes <= SHORT.minutes * 60_000 - _ABOUT_MS and away <= SHORT.km * 1_000 - _ABOUT_M
-                if near and row.closed_ms <= last_ms:
+                if near and closed_ms <= last_ms:
                     sure.add(name)
     given = list(tickets["request_id"]) if len(tickets) else []
     holds = sure <= set(given) <= may and len(set(given)) == len(given)

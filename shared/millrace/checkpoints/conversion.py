@@ -188,8 +188,9 @@ def extended(contract: Mapping[str, Any], topology: Topology) -> dict[str, Any]:
     taken, now = _takes_of(links_of(made)), {link["process"]: link for link in links_of(made)}
     wrong: list[str] = []
     for name, takes in _takes_of(of.values()).items():
-        link = {about: value for about, value in of[name].items() if about not in _OF_CHAIN}
-        was, is_now = {**link, "takes": takes}, {**now[name], "takes": taken[name]}
+        alone = {about: value for about, value in of[name].items() if about not in _OF_CHAIN}
+        was: dict[str, Any] = {**alone, "takes": takes}
+        is_now: dict[str, Any] = {**now[name], "takes": taken[name]}
         found = [
             *contract_differences(was, is_now),
             *state_differences(states_of(contract, name), states_of(made, name)),
