@@ -31,6 +31,7 @@ from millrace_apps.ridesharing.contracts.records import (
     Trip,
     Violation,
 )
+from millrace_apps.ridesharing.demand.records import DriverHint
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.surge.records import Fare, Multiplier, Quote
 
@@ -45,6 +46,7 @@ def topics(settings: RidesharingSettings) -> Topics:
     at_venues = (names.pickups, names.lines, names.tickets)
     priced = (names.quotes, names.fares, names.surge) if settings.surge.on else ()
     told = (names.arrivals,) if settings.arrivals.on else ()
+    hinted = (names.hints,) if settings.hints.on else ()
     return Topics(
         reads=(
             *(
@@ -54,7 +56,7 @@ def topics(settings: RidesharingSettings) -> Topics:
             Topic(names.control, 1),
         ),
         writes=(
-            *(Topic(name, partitions) for name in (*dispatched, *at_venues, *priced, *told)),
+            *(Topic(name, partitions) for name in (*dispatched, *at_venues, *priced, *told, *hinted)),
             Topic(names.violations, 1),
             Topic(names.dead_letters, 1),
         ),
@@ -114,6 +116,7 @@ app = App(
         "fare.v1": Fare,
         "multiplier.v1": Multiplier,
         "arrival.v1": Arrival,
+        "driver_hint.v1": DriverHint,
         "handover.v4": Handover,
         "violation.v1": Violation,
     },

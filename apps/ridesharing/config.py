@@ -52,6 +52,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
         places_ms: In each such time it is written once where a car is; 0: never.
         arrivals: How arrival times are learned and told; ``None``: they are not.
         free_ms: At the end of each such time it is told which cells have free cars; 0: never.
+        standing_ms: At the end of each such time it is told which cars stand free; 0: never.
         acceptance: How it is learned which drivers take what, and what a no costs; ``None``: it is not.
         income: How much it counts who has been idle for long; ``None``: it does not.
         pen_grace_ms: So long a driver may be out of a venue's pen, or busy by the phone's word, and keep the
@@ -91,6 +92,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     overdue_ms: int = 1_800_000
     places_ms: int = 30_000
     free_ms: int = 30_000
+    standing_ms: int = 0
     arrivals: ArrivalConfig | None = None
     acceptance: AcceptanceConfig | None = None
     income: IncomeConfig | None = None

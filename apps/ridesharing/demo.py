@@ -34,7 +34,7 @@ _TOPICS = (
     "locations", "status", "requests", "answers", "cancellations", "progress", "commands", "handovers",
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
     "quote_requests", "quotes", "fares", "surge", "arrivals",
-    "pickups", "lines", "tickets",
+    "pickups", "lines", "tickets", "hints",
 )  # fmt: skip
 #: Share of the riders who are at the airport.
 _AT_AIRPORT: Final = 0.2
@@ -84,6 +84,8 @@ def generate(run: DemoRun) -> Sequence[str]:
         "--location-interval-ms": 10_000,
         "--quoted": 0.8,
         "--airport": _AT_AIRPORT,
+        "--named-points": 0.4,
+        "--hotel-rides": 0.5,
         "--duplicates": 0.02,
         "--malformed": 0.001,
         "--late": 0.002,
@@ -128,7 +130,7 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
     # What happened in the last minute may still wait for the watermark when the app is stopped.
     last_ms = (ledger.summary.last_event_time_ms or 0) - _UNSETTLED_MS
     trips, audited_topics = _last(steps), _audited(run)
-    pickups, journeys = (read_table(run.folder, name) for name in ("pickups", "journeys"))
+    pickups, journeys, tickets = (read_table(run.folder, name) for name in ("pickups", "journeys", "tickets"))
     return [
         equal("violations of the invariants", 0, wrong, "; ".join(audited.examples[:2]), of=rows),
         equal("requests sent = requests in trips", ledger.summary.streams.get("requests", 0), len(trips)),
@@ -140,7 +142,9 @@ def checks(run: DemoRun, ledger: ReadLedger, trip_ids: set[str]) -> list[Check]:
         *_letters(read_table(run.folder, "dead_letters"), ledger),
         *price_checks(run, ledger, last_ms),
         *check_arrivals(*_arrivals(run), steps),
-        *check_venues(pickups, journeys, tables["assignments"], trips, ledger, audited_topics, last_ms),
+        *check_venues(
+            pickups, journeys, tickets, tables["assignments"], trips, ledger, audited_topics, last_ms
+        ),
         _by_topics(audited_topics),
     ]
 

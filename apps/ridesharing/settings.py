@@ -15,6 +15,7 @@ from millrace.time import ms
 from millrace.time.durations import to_ms
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import MOST_ATTEMPTS, VehicleClass
+from millrace_apps.ridesharing.demand.config import HintConfig
 from millrace_apps.ridesharing.eta.times import MODEL_NAME, PICKUP_NAME
 from millrace_apps.ridesharing.processes.acceptance import AcceptanceConfig
 from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
@@ -48,6 +49,7 @@ class RidesTopics(Section):
     fares: str = "ridesharing.fares"
     surge: str = "ridesharing.surge"
     arrivals: str = "ridesharing.arrivals"
+    hints: str = "ridesharing.hints"
     violations: str = "ridesharing.violations"
     dead_letters: str = "ridesharing.dead-letters"
     partitions: int = Field(default=2, ge=1, le=10_000, description="of topics that do not exist yet")
@@ -260,6 +262,31 @@ class ArrivalSettings(Section):
         return str(default_exports(self.registry or default_uri(models), models).absolute())
 
 
+class HintSettings(Section):
+    """How drivers of free cars are told where they would be wanted; all times are event time."""
+
+    on: bool = Field(default=False, description="whether they are told: a link more behind the dispatcher")
+    every: Duration = Field(
+        default=timedelta(minutes=1), description="how often it is looked, 10 s to 15 min"
+    )
+    zone: str = Field(default="UTC", description="time zone of the city, for what is usual at an hour")
+    rings: int = Field(default=3, ge=1, le=10, description="how far a car is sent, in cells of 0.9 km")
+    horizon: Duration = Field(
+        default=timedelta(minutes=10), description="requests of so long are held against the free cars"
+    )
+    stood: Duration = Field(default=timedelta(minutes=1), description="who has been free for so long is sent")
+    rest: Duration = Field(
+        default=timedelta(minutes=10), description="who was told is told nothing for so long"
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _is_a_zone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError(f"{value} is no time zone; write for example America/Los_Angeles")
+        return value
+
+
 class AcceptanceSettings(Section):
     """How it is learned which drivers take what; all times are event time."""
 
@@ -315,6 +342,7 @@ class RidesharingSettings(AppSettings):
     dispatch: DispatchSettings = DispatchSettings()
     surge: SurgeSettings = SurgeSettings()
     arrivals: ArrivalSettings = ArrivalSettings()
+    hints: HintSettings = HintSettings()
     acceptance: AcceptanceSettings = AcceptanceSettings()
     experiment: ExperimentSettings = ExperimentSettings()
 
@@ -358,6 +386,7 @@ class RidesharingSettings(AppSettings):
             decline_costs_place=d.decline_costs_place,
             line_elsewhere=d.line_elsewhere,
             free_ms=SurgeConfig().epoch_ms if self.surge.on else 0,
+            standing_ms=min(max(ms(self.hints.every), 10_000), 900_000) if self.hints.on else 0,
             arrivals=self.arrival_config(),
             acceptance=self.acceptance_config(),
             income=IncomeConfig(worth_ms=ms(d.fairness)) if d.fairness else None,
@@ -371,6 +400,18 @@ class RidesharingSettings(AppSettings):
             return None
         return AcceptanceConfig(
             miss_ms=ms(told.miss), half_life_ms=max(60_000, ms(told.half_life)), shrink=told.shrink
+        )
+
+    def hint_config(self) -> HintConfig:
+        """Return when and how far free cars are sent."""
+        told = self.hints
+        return HintConfig(
+            zone=told.zone,
+            rings=told.rings,
+            horizon_ms=ms(told.horizon),
+            stood_ms=ms(told.stood),
+            rest_ms=ms(told.rest),
+            ahead_ms=ms(self.dispatch.ahead),
         )
 
     def arrival_config(self) -> ArrivalConfig | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import CLOCKS, GATE_INPUTS, INPUTS
+from millrace_apps.ridesharing.demand.hinting import Hinting
 from millrace_apps.ridesharing.processes.auditor import Auditor
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.gate import Gate
@@ -29,7 +30,8 @@ def processes(
     Args:
         dispatcher: The dispatcher; the gate is told what it is.
         settings: The app's settings.
-        audit: Whether the auditor stands behind it, and surge where prices follow scarcity.
+        audit: Whether the auditor stands behind it, and surge where prices follow scarcity. Hints are given
+            where the dispatcher says which cars stand free.
         prices: How they do, in place of what the settings say (``surge.on``).
     """
     topics = settings.topics
@@ -47,14 +49,19 @@ def processes(
         checked = asked.process(Riders(dispatcher.config))
         onward = {name: f"Gate.{output}" for name, output in onward.items()} | {"requests": "main"}
     wired = checked.key_by("region", output=onward).process(dispatcher)
-    if not audit:
-        return wired
     if prices is None and settings.surge.on:
         prices = settings.surge_config()
-    if prices is None:
+    if prices is not None and audit:
+        wired = wired.key_by("region", output={"free": "free", "asks": "Gate.asks"}).process(Surge(prices))
+    if dispatcher.config.standing_ms:
+        lead = "" if wired.links[-1].process is dispatcher else "Dispatcher."
+        seen = {"asks": f"{lead}journeys", "standing": f"{lead}standing"}
+        wired = wired.key_by("region", output=seen).process(Hinting(settings.hint_config()))
+    if not audit:
+        return wired
+    if wired.links[-1].process is dispatcher:
         return wired.key_by("subject").process(Auditor())
-    priced = wired.key_by("region", output={"free": "free", "asks": "Gate.asks"}).process(Surge(prices))
-    return priced.key_by("subject", output="Dispatcher.main").process(Auditor())
+    return wired.key_by("subject", output="Dispatcher.main").process(Auditor())
 
 
 def topology(settings: RidesharingSettings, config: DispatchConfig | None = None) -> Topology:
@@ -80,6 +87,15 @@ def topology(settings: RidesharingSettings, config: DispatchConfig | None = None
                 "Surge.fares": topics.fares,
                 "Surge.multipliers": topics.surge,
             },
+        )
+    if told.standing_ms:
+        wired = wired.write(
+            tables={
+                "Hinting.main": "demand",
+                "Hinting.hints": "hints",
+                "Hinting.dead_letters": "hinting_dead_letters",
+            },
+            topics={"Hinting.hints": topics.hints},
         )
     if told.arrivals is not None:
         wired = wired.write(

@@ -62,6 +62,7 @@ DOMAIN: Final = Domain(
         "quote_taken": "the rider requested in time: the request keeps the multiplier of the quote",
         "quote_stale": "the rider requested when the quote was over",
         "at_airport": "the rider stands at the terminal: drivers in the pen are asked in turn",
+        "named_point": "the rider at the terminal names a door to be picked up at, or one that there is not",
         "vanished": "the driver's shift ends without a word: no more positions",
     },
 )

@@ -21,6 +21,7 @@ from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
 from millrace_apps.generators.ridesharing.events import (
     FINAL_RELEASES,
     Assignment,
+    Hint,
     Message,
     Offer,
     Quote,
@@ -113,6 +114,8 @@ class World:
         self._received += 1
         if isinstance(message, Quote):
             at, key = message.at_ms, (3, message.quote_id, "")
+        elif isinstance(message, Hint):
+            at, key = message.at_ms, (4, message.driver_id, "")
         else:
             rank = 0 if isinstance(message, Release) else 1 if isinstance(message, Assignment) else 2
             at, key = message.event_time_ms, (rank, message.request_id, message.driver_id)
@@ -147,7 +150,9 @@ class World:
             self.ignored += not self._rides.hear_quote(message, at)
             return
         driver = self._fleet.by_id.get(message.driver_id)
-        if isinstance(message, Release):
+        if isinstance(message, Hint):
+            self.ignored += driver is None or not self._fleet.hear_hint(driver, message, at)
+        elif isinstance(message, Release):
             self._on_release(message, driver, at)
         elif driver is None or driver.duty == "off" or driver.gone:
             self.ignored += 1
@@ -348,6 +353,8 @@ class World:
         self._emit.progress(ride, driver, "finished", at, truths)
         self._rides.close(ride, "served")
         self._free(driver, at)
+        if ride.to_hotel and driver.duty == "idle":
+            self._fleet.go_to_pen(driver, at)
 
     def _offline_in_trip(self, number: int, token: int, at: int) -> None:
         driver = self._fleet.drivers[number]

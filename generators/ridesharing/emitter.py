@@ -68,6 +68,7 @@ class Emitter:
             max(ride.pickup_at_ms, at_ms),
             at_ms,
             ride.quote_id,
+            ride.pickup_point,
         )
         self._add("requests", ride.request_id, event, at_ms, truths)
 

@@ -82,6 +82,7 @@ class RideRequest(msgspec.Struct, frozen=True, gc=False):
         pickup_at_ms: When the rider wants to leave, UTC milliseconds; later than the request if booked ahead.
         event_time_ms: When it was asked for, UTC milliseconds.
         quote_id: The quote whose multiplier the rider has taken; empty if there is none.
+        pickup_point: The door of the airport where the rider wants to be picked up; empty: any.
     """
 
     request_id: Identifier
@@ -95,6 +96,7 @@ class RideRequest(msgspec.Struct, frozen=True, gc=False):
     pickup_at_ms: TimeMs
     event_time_ms: TimeMs
     quote_id: str = ""
+    pickup_point: str = ""
 
 
 class QuoteRequest(msgspec.Struct, frozen=True, gc=False):
@@ -261,5 +263,21 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
     at_ms: TimeMs
 
 
+class Hint(msgspec.Struct, frozen=True, gc=False):
+    """A driver is told where a free car would be wanted; nobody has to go.
+
+    Attributes:
+        driver_id: The driver.
+        lat: Where, degrees north.
+        lon: Where, degrees east.
+        at_ms: When it was told, UTC milliseconds.
+    """
+
+    driver_id: Identifier
+    lat: Latitude
+    lon: Longitude
+    at_ms: TimeMs
+
+
 #: What a dispatcher says to the agents.
-Message: TypeAlias = Offer | Assignment | Release | Quote
+Message: TypeAlias = Offer | Assignment | Release | Quote | Hint

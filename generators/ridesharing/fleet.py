@@ -8,11 +8,18 @@ from typing import Final
 
 from millrace_apps.generators.engine.randomness import NORMAL
 from millrace_apps.generators.engine.simulated import Simulated
-from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, PEN_M, City
+from millrace_apps.generators.ridesharing.city import (
+    CENTRE,
+    DEGREES_EAST,
+    DEGREES_NORTH,
+    PEN_M,
+    City,
+    metres,
+)
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import NEVER, REPORTED, Driver, vehicle_class
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
-from millrace_apps.generators.ridesharing.events import DriverLocation
+from millrace_apps.generators.ridesharing.events import DriverLocation, Hint
 from millrace_apps.generators.ridesharing.profile import RidesProfile
 from millrace_apps.generators.ridesharing.riders import point_in
 
@@ -23,6 +30,8 @@ _STAND_MS: Final = (120_000, 480_000)
 _WANDER_M: Final = 1_500.0
 #: A driver waits so long in the pen of the airport, ms.
 _IN_PEN_MS: Final = 2_400_000
+#: Who has followed a hint waits there for so long, ms.
+_AFTER_HINT_MS: Final = 600_000
 
 
 class Fleet:
@@ -54,6 +63,10 @@ class Fleet:
         driver.ends = driver.gone = False
         driver.origin = driver.target = self._home(driver)
         driver.left_ms = driver.there_ms = driver.rest_ms = at_ms
+        if at_ms < self._profile.start_ms + self._profile.location_interval_ms and self._wants_pen(driver):
+            # On line when the stream begins: who waits in the pen has come there before.
+            driver.origin = driver.target = self._in_pen(driver)
+            driver.rest_ms = at_ms + int(_IN_PEN_MS * self._chance("waited", driver))
         driver.vanishes = self._chance("vanishes", driver) < self._profile.vanishing
         driver.silent_from_ms = driver.silent_until_ms = NEVER
         driver.be("idle")
@@ -172,16 +185,36 @@ class Fleet:
         driver.rest_ms += driver.there_ms - at_ms
 
     def _goes_to_pen(self, driver: Driver, at_ms: int) -> bool:
-        """Send an idle driver to the pen of the airport, to wait there for a long time; return whether so."""
-        share = min(1.0, 2 * self._profile.airport)
-        if not share or self._chance("pen", driver, driver.pings) >= share:
+        """Send an idle driver to the pen of the airport, or not; return whether so."""
+        if not self._wants_pen(driver):
             return False
-        x, y = self._city.airport.pen
-        drawn = [self._chance(f"pen_{axis}", driver, driver.pings) - 0.5 for axis in ("x", "y")]
-        target = (x + 2 * PEN_M * drawn[0], y + 2 * PEN_M * drawn[1])
+        self.go_to_pen(driver, at_ms)
+        return True
+
+    def go_to_pen(self, driver: Driver, at_ms: int) -> None:
+        """Send an idle driver to the pen of the airport, to wait there for a long time."""
+        target = self._in_pen(driver)
         driver.drive(target, at_ms, self._city.travel_ms(driver.position(at_ms), target, at_ms))
         driver.rest_ms = driver.there_ms + _IN_PEN_MS
+
+    def hear_hint(self, driver: Driver, hint: Hint, at_ms: int) -> bool:
+        """Let a driver go where a car would be wanted, if that is their way; return whether they are free."""
+        if driver.duty != "idle":
+            return False
+        if chance(self._seed, "follows", driver.number) < self._profile.follow_hints:
+            target = metres(hint.lat, hint.lon)
+            driver.drive(target, at_ms, self._city.travel_ms(driver.position(at_ms), target, at_ms))
+            driver.rest_ms = driver.there_ms + _AFTER_HINT_MS
         return True
+
+    def _wants_pen(self, driver: Driver) -> bool:
+        share = min(1.0, 2 * self._profile.airport)
+        return share > 0 and self._chance("pen", driver, driver.pings) < share
+
+    def _in_pen(self, driver: Driver) -> tuple[float, float]:
+        x, y = self._city.airport.pen
+        drawn = [self._chance(f"pen_{axis}", driver, driver.pings) - 0.5 for axis in ("x", "y")]
+        return x + 2 * PEN_M * drawn[0], y + 2 * PEN_M * drawn[1]
 
     def _home(self, driver: Driver) -> tuple[float, float]:
         zones = self._city.zones

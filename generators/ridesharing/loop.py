@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from millrace_apps.generators.engine.loop import Loop
 from millrace_apps.generators.ridesharing.agents import World
-from millrace_apps.generators.ridesharing.events import Assignment, Offer, Quote, Release
+from millrace_apps.generators.ridesharing.events import Assignment, Hint, Offer, Quote, Release
 
 #: Topics of an app's messages, and what is on them.
 APP_TOPICS: Final[dict[str, type[Any]]] = {
@@ -14,6 +14,7 @@ APP_TOPICS: Final[dict[str, type[Any]]] = {
     "ridesharing.assignments": Assignment,
     "ridesharing.releases": Release,
     "ridesharing.quotes": Quote,
+    "ridesharing.hints": Hint,
 }
 
 LOOP: Final = Loop(APP_TOPICS, World)

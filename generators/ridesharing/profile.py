@@ -28,6 +28,9 @@ _SHARES: Final = (
     "quoted",
     "stale_quotes",
     "airport",
+    "named_points",
+    "hotel_rides",
+    "follow_hints",
 )
 
 
@@ -57,6 +60,11 @@ class RidesProfile(Profile):
         stale_quotes: Share of those who then request so late that the quote is over.
         airport: Share of the requests that begin at the terminal of the city's airport; with any, idle
             drivers go to wait in a pen near it, twice as many as that.
+        named_points: Share of the riders at the terminal who name the door where they want to be picked up,
+            one in five of them a door that there is not.
+        hotel_rides: Share of the riders at the terminal who go to a hotel near it; who has driven one goes
+            back to the pen.
+        follow_hints: Share of the drivers who go where an app says that a free car would be wanted.
     """
 
     drivers: int = 0
@@ -76,6 +84,9 @@ class RidesProfile(Profile):
     elasticity: float = -0.5
     stale_quotes: float = 0.02
     airport: float = 0.0
+    named_points: float = 0.0
+    hotel_rides: float = 0.0
+    follow_hints: float = 0.3
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which super() alone does not find.

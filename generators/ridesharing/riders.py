@@ -21,6 +21,13 @@ PICKUP_PATIENCE_S: Final = 720.0
 #: Whoever takes longer is a no-show, ms.
 SLOWEST_BOARDING_MS: Final = 240_000
 
+#: Of the riders who name a door one in so many names one that there is not.
+WRONG_DOORS: Final = 5
+NO_DOOR: Final = "door 9"
+#: How far the hotels are from the terminal, metres to the east, and how wide their street is.
+_HOTELS_M: Final = (500.0, 900.0)
+_STREET_M: Final = 200.0
+
 #: Nobody takes a quote of more than this.
 MOST_TAKEN: Final = 1e6
 
@@ -52,6 +59,8 @@ class Ride:
         quote_id: The quote that it carries; empty if there is none.
         from_airport: Whether the rider stands at the terminal.
         takes_below: The rider asks for a quote first and takes one of a smaller multiplier; 0: asks for none.
+        pickup_point: The door that the rider names; empty: none.
+        to_hotel: Whether it ends at a hotel near the terminal.
     """
 
     __slots__ = (
@@ -66,12 +75,14 @@ class Ride:
         "patience_ms",
         "pickup",
         "pickup_at_ms",
+        "pickup_point",
         "quote_id",
         "request_id",
         "rider_id",
         "search_ms",
         "stage",
         "takes_below",
+        "to_hotel",
         "token",
         "vehicle_class",
         "wait_ms",
@@ -93,7 +104,8 @@ class Ride:
         self.token = 0
         self.quote_id = ""
         self.takes_below = 0.0
-        self.from_airport = False
+        self.from_airport = self.to_hotel = False
+        self.pickup_point = ""
 
     @property
     def leaves_ms(self) -> int:
@@ -137,6 +149,9 @@ class Demand:
             "quoted",
             "price",
             "flown",
+            "named",
+            "door",
+            "hotel",
         )
         self._draw = {name: substream(profile.seed, NAME, "demand", name).random for name in (*names, *more)}
 
@@ -188,7 +203,20 @@ class Demand:
             east, north = draw["flown"]() - 0.5, draw["flown"]() - 0.5
             ride.pickup = (x + 2 * TERMINAL_M * east, y + 2 * TERMINAL_M * north)
             ride.from_airport = True
+            self._of_airport(ride)
         ride.zone = city.zone_of(*ride.pickup)
+
+    def _of_airport(self, ride: Ride) -> None:
+        """Decide which door the rider names, and whether the ride is a short one."""
+        draw, airport = self._draw, self._city.airport
+        if draw["named"]() < self._profile.named_points:
+            place, doors = draw["door"](), [f"door {n}" for n in range(1, len(airport.doors) + 1)]
+            right = 1 - 1 / WRONG_DOORS
+            ride.pickup_point = NO_DOOR if place >= right else doors[int(place / right * len(doors))]
+        if draw["hotel"]() < self._profile.hotel_rides:
+            (x, y), (near, far) = airport.terminal, _HOTELS_M
+            east, north = near + (far - near) * draw["hotel"](), _STREET_M * (draw["hotel"]() - 0.5)
+            ride.dropoff, ride.to_hotel = (x + east, y + north), True
 
 
 def takes_below(uniform: float, elasticity: float) -> float:

@@ -10,7 +10,7 @@ from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths, quote_of
 from millrace_apps.generators.ridesharing.events import CancelReason, Quote
 from millrace_apps.generators.ridesharing.profile import RidesProfile
-from millrace_apps.generators.ridesharing.riders import Demand, Ride
+from millrace_apps.generators.ridesharing.riders import NO_DOOR, Demand, Ride
 from millrace_apps.generators.ridesharing.timers import Due, Timers
 
 #: A rider waits so long for a quote, then requests without one, ms.
@@ -131,6 +131,10 @@ class Rides:
         self._open[ride.request_id] = ride
         if ride.from_airport:
             truths = (*truths, self._emit.truth("at_airport", ride.request_id, "", "in_turn"))
+        if ride.pickup_point:
+            expected = "unknown" if ride.pickup_point == NO_DOOR else "there"
+            told = self._emit.truth("named_point", ride.request_id, "", expected, point=ride.pickup_point)
+            truths = (*truths, told)
         self._emit.request(ride, at, truths)
         self._be_patient(ride, ride.pickup_at_ms + ride.search_ms)
         if ride.mind_ms:

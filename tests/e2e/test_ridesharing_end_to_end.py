@@ -26,7 +26,7 @@ from tests.unit.apps.ridesharing.test_audit import START, line_of_requests
 #: What comes out, besides the streams.
 OUT = (
     "control", "offers", "assignments", "releases", "trips", "violations", "dead_letters",
-    "quotes", "fares", "surge", "arrivals", "pickups", "lines", "tickets",
+    "quotes", "fares", "surge", "arrivals", "pickups", "lines", "tickets", "hints",
 )  # fmt: skip
 COLUMNS = (
     "request_id",

@@ -635,8 +635,8 @@ MUTANTS: Final = (
     Mutant(
         "demand: a quarter ends when the next request comes, not by its time",
         f"{_APP}/demand/process.py",
-        "        ctx.timers.at((quarter + 1) * QUARTER_MS, _CLOSE)\n\n    def on_timer",
-        "\n    def on_timer",
+        "        ctx.timers.at((quarter + 1) * QUARTER_MS, _CLOSE)\n\n    def foresee",
+        "\n    def foresee",
         "foreseen as the quarter before ends",
         (_DEMAND,),
     ),

@@ -116,7 +116,7 @@ MUTANTS: Final = (
     Mutant(
         "matcher: where a ride ends is no matter",
         f"{_APP}/processes/matching.py",
-        " + drop_costs(riders, rules, demand)[rider]",
+        " + drops[rider]",
         "",
         "a car that ends where nobody asks is missed",
         _MATCHING,

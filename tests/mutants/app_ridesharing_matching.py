@@ -14,6 +14,30 @@ _AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_wher
 
 MUTANTS: Final = (
     Mutant(
+        "ridesharing matching: an attempt has the score of the one before it",
+        f"{_APP}/processes/desk.py",
+        "        ride.policy, ride.score = policy, score\n",
+        "        ride.policy, ride.score = policy, ride.score or score\n",
+        "scores are kept with the attempt",
+        (f"{_TESTS}/test_scores.py",),
+    ),
+    Mutant(
+        "ridesharing matching: a score leaves out where the ride ends",
+        f"{_APP}/processes/matching.py",
+        "            int(self.drops[rider]),\n",
+        "            int(self.drops[rider]) * 0,\n",
+        "scores are kept with the attempt",
+        (f"{_TESTS}/test_scores.py",),
+    ),
+    Mutant(
+        "ridesharing replay: penalties of those whom nobody could serve drown what a policy costs",
+        f"{_APP}/evaluation/replay.py",
+        "left_out = int(pairs.penalty[rows[columns >= pairs.cars]].sum())",
+        "left_out = 0",
+        "another policy does not pass for the optimum",
+        (f"{_TESTS}/test_optimum.py",),
+    ),
+    Mutant(
         "ridesharing matching: who is never to meet is matched",
         f"{_APP}/processes/window.py",
         "    excluded = named.blocked.union(",

@@ -10,9 +10,34 @@ _ENTRIES: Final = "shared/millrace/state/conversion.py"
 _CONTRACT: Final = "shared/millrace/checkpoints/conversion.py"
 _PLANS: Final = "shared/millrace/runtime/plans.py"
 _TESTS: Final = "tests/unit/millrace/checkpoints/test_conversion.py"
+_EXTENDING: Final = "tests/unit/millrace/checkpoints/test_extending.py"
 _STAGES: Final = "tests/unit/millrace/runtime/test_plans.py"
 
 MUTANTS: Final = (
+    Mutant(
+        "conversion: a process that stays may take another output when others come",
+        _CONTRACT,
+        'name: output if output.partition(".")[0] in found else f"{before}.{output}"',
+        'name: ""',
+        "what stays is what it was",
+        (_EXTENDING,),
+    ),
+    Mutant(
+        "conversion: a process that stays may be another when others come",
+        _CONTRACT,
+        "            *contract_differences(was, is_now),\n",
+        "",
+        "what stays is what it was",
+        (_EXTENDING,),
+    ),
+    Mutant(
+        "conversion: of a station that gets a process nobody knows that it keeps broadcast state",
+        _CONTRACT,
+        '        made[STATION] = {**contract[STATION], "broadcast": broadcast}\n',
+        "        made[STATION] = contract[STATION]\n",
+        "a process that begins is as a new one would be",
+        (_EXTENDING,),
+    ),
     Mutant(
         "conversion: timers keep the names of before",
         _ENTRIES,

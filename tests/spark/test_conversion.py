@@ -21,10 +21,11 @@ from pyspark.sql import SparkSession
 
 from millrace.checkpoints import savepoints
 from millrace.checkpoints.checkpoint import Checkpoint, relocate
-from millrace.checkpoints.conversion import convert, regroup
+from millrace.checkpoints.conversion import convert, extend, regroup
 from millrace.checkpoints.reading import view_of
 from millrace.checkpoints.rescale import RescaleError, rekey, repartition
 from millrace.checkpoints.tables import entries_of
+from millrace.host.spark_input import Plan
 from millrace.runtime.apps import App, load_app
 from millrace.runtime.contract import ContractMismatch, check_contract
 from millrace.runtime.plans import settled
@@ -77,6 +78,7 @@ class Case:
 
 
 NEW_OF_SHIFTS = ("planned_stop_ms", "unknown_ms", "produced", "rejected", "performance", "quality")
+NEW_OF_ATTEMPTS = ("cost", "drive", "place", "drop", "class", "doubt", "turn")
 NEW_OF_ALARMS = ("point", "role", "cause", "consequence", "response", "respond_by_ms")
 #: What settings must say so that things are what they were then.
 AS_THEN = {
@@ -191,6 +193,8 @@ CASES = [
                 ),
             ),
             "offers": ("pickup_point", "pickup_why"),
+            # What a pair cost in its window, and of what that is made.
+            "assignments": tuple(f"{of}_ms" for of in NEW_OF_ATTEMPTS),
         },
         # Two trips of which nothing is heard are lost within the hour, and not after six.
         # Where cars are and riders want to go was not written.
@@ -367,6 +371,42 @@ def test_regions_of_a_stopped_app_become_others_and_no_ride_is_lost_or_told_twic
     assert ended.keys() == before | wanted
     assert max(ended.values()) == 1
     assert {row["region"] for row in trips if row["region"] != "all"} & {*map(_region_of, regions)}
+
+
+@pytest.mark.parametrize("plan", ["chain", "station"])
+def test_a_stopped_app_gets_more_processes_and_goes_on_as_it_would_have(
+    spark: SparkSession, tmp_path: Path, plan: Plan
+) -> None:
+    left = unpacked("ridesharing", tmp_path / "app")
+    convert(spark, left.checkpoint, topology=left.topology)
+    if plan == "station":
+        rekey(spark, left.checkpoint, plan="station")
+    before = {row["request_id"] for row in left.rows("trips")}
+    priced = replace(left, settings=ridesharing("surge.on=true", "hints.on=true", f"stream.plan={plan}"))
+    with pytest.raises(ContractMismatch):
+        priced.go_on(spark)
+    with pytest.raises(RescaleError, match="has these processes already"):
+        extend(spark, left.checkpoint, left.topology)
+    done = extend(spark, priced.checkpoint, priced.topology)
+    assert list(done.key_groups) == ["Gate", "Dispatcher", "Surge", "Hinting", "Auditor"]
+    with pytest.raises(RescaleError, match="what it has kept would be lost"):
+        extend(spark, left.checkpoint, left.topology)
+    with view_of(spark, priced.checkpoint, process="Surge") as view:
+        assert not entries_of(view).collect()
+        assert {c.watermark for c in view.clocks().values()} == kept_of(spark, left, "Auditor")[2]
+    priced.go_on(spark)
+
+    assert not priced.rows("violations")
+    trips = priced.rows("trips")
+    asked = {row["request_id"] for row in trips} - before
+    assert asked
+    assert {row["request_id"] for row in trips} == before | {r["request_id"] for r in left.expected["trips"]}
+    fares = Counter(row["request_id"] for row in priced.rows("fares"))
+    # Who had asked before the stop, and was behind in the gate or heard anew, is charged by nobody.
+    assert fares.keys() == asked
+    assert max(fares.values()) == 1
+    assert priced.rows("scarcity")
+    assert sum(row["last"] for row in priced.rows("demand")) > 0
 
 
 def _region_of(key: Any) -> str:

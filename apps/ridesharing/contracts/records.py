@@ -153,6 +153,14 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         vehicle_class: Class of the car.
         wanted_class: Class that was asked for.
         idle_ms: How long the driver had been free when it was offered, ms.
+        cost_ms: What the pair cost in its window, by which it was chosen, ms; below, of what that is made.
+            ``None``, as all below: by hand, or by whose turn it was at a venue.
+        drive_ms: The drive to the pick-up.
+        place_ms: What the car was worth where it stood.
+        drop_ms: That the ride ends where nobody asks.
+        class_ms: That the car is of another class; below 0: the two are favourites.
+        doubt_ms: That the driver might not take it.
+        turn_ms: Whose turn it was; below 0: the driver's.
     """
 
     request_id: str
@@ -172,6 +180,13 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     vehicle_class: str
     wanted_class: str
     idle_ms: int
+    cost_ms: int | None = None
+    drive_ms: int | None = None
+    place_ms: int | None = None
+    drop_ms: int | None = None
+    class_ms: int | None = None
+    doubt_ms: int | None = None
+    turn_ms: int | None = None
 
 
 class Trip(msgspec.Struct, frozen=True, gc=False):

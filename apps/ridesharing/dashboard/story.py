@@ -108,8 +108,18 @@ def _step(row: dict[str, Any]) -> Line:
 
 def _attempt(row: dict[str, Any]) -> Line:
     what = f"attempt {row['attempt']} by {row['policy']}: {row['distance_m']:,.0f} m to the pick-up"
-    about = f"{row['state'].replace('_', ' ')}; had been free for {row['idle_ms'] / 60_000:.1f} min"
+    about = (
+        f"{row['state'].replace('_', ' ')}; had been free for {row['idle_ms'] / 60_000:.1f} min{_cost(row)}"
+    )
     return row["offered_ms"], _AFTER_STEPS, what, row["driver_id"], about, "plain"
+
+
+def _cost(row: dict[str, Any]) -> str:
+    """Return what the pair cost in its window, and of what that was made, in seconds."""
+    if row.get("cost_ms") is None:
+        return ""
+    parts = [f"{said} {row[name] / 1_000:.0f}" for name, said in _PARTS.items() if row.get(name)]
+    return f"; cost {row['cost_ms'] / 1_000:.0f} s: {', '.join(parts)}"
 
 
 def _mismatch(row: dict[str, Any]) -> Line:
@@ -127,6 +137,15 @@ def _ignored(row: dict[str, Any]) -> Line:
     return row["at_ms"], 4, f"one of {row['stream']} changes nothing", row["driver_id"], row["why"], "plain"
 
 
+#: Of what the cost of an attempt is made.
+_PARTS: Final = {
+    "drive_ms": "drive",
+    "place_ms": "car's place",
+    "drop_ms": "drop-off",
+    "class_ms": "class",
+    "doubt_ms": "may say no",
+    "turn_ms": "turn",
+}
 _TELLS: Final[dict[str, Callable[[dict[str, Any]], Line]]] = {
     "journeys": _journey,
     "pickups": _pickup,

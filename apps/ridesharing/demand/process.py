@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import h3
@@ -38,6 +38,7 @@ _USUAL: Final = 30.0
 _LEAST: Final = 0.02
 
 Counts = npt.NDArray[np.float64]
+E = TypeVar("E")
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -137,10 +138,11 @@ class Model(Champion):
         return np.exp(np.clip(np.asarray(scores.values, dtype=float), -7.0, 7.0)), scores.version
 
 
-class Demand(KeyedProcess[Ask, Foreseen]):
+class Counting(KeyedProcess[E, Foreseen]):
     """Counts requests by cell, and foresees the next quarter of an hour of each cell it has heard of.
 
-    A cell that nobody asked in for a week is forgotten; so is a region.
+    A cell that nobody asked in for a week is forgotten; so is a region. How requests come is for those who
+    stand on it to say.
 
     Args:
         zone: Time zone of the city.
@@ -164,17 +166,29 @@ class Demand(KeyedProcess[Ask, Foreseen]):
         self._zone, self._resolution = ZoneInfo(zone), resolution
         self._model, self._tell = model, tell_features
 
-    def process(self, event: Ask, ctx: Context) -> None:
-        """Count a request."""
+    def count(self, region: str, at_ms: int, lat: float, lon: float, ctx: Context) -> None:
+        """Count a request.
+
+        Args:
+            region: Its region, the key.
+            at_ms: When, UTC ms.
+            lat: Where, degrees.
+            lon: Where, degrees.
+            ctx: The context.
+        """
         clock = self.clock.value
-        quarter = event.at_ms // QUARTER_MS
+        quarter = at_ms // QUARTER_MS
         if clock.quarter < 0:
             clock.quarter = clock.first = quarter
-        self._close(clock, quarter, event.region, ctx)
-        cell = h3.latlng_to_cell(event.lat, event.lon, self._resolution)
+        self._close(clock, quarter, region, ctx)
+        cell = h3.latlng_to_cell(lat, lon, self._resolution)
         clock.now[cell] = clock.now.get(cell, 0) + 1
         self.clock.value = clock
         ctx.timers.at((quarter + 1) * QUARTER_MS, _CLOSE)
+
+    def foresee(self, one: Foreseen, ctx: Context) -> None:
+        """Say what is expected of a cell."""
+        ctx.emit(one)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """End a quarter."""
@@ -218,20 +232,19 @@ class Demand(KeyedProcess[Ask, Foreseen]):
             expected, version = found
         low, high = interval(expected)
         for place, name in enumerate(names):
-            ctx.emit(
-                Foreseen(
-                    region,
-                    name,
-                    clock.quarter * QUARTER_MS,
-                    int(features[place, 0]),
-                    float(table[place]),
-                    float(expected[place]),
-                    int(low[place]),
-                    int(high[place]),
-                    version,
-                    features[place].tolist() if self._tell else [],
-                )
+            one = Foreseen(
+                region,
+                name,
+                clock.quarter * QUARTER_MS,
+                int(features[place, 0]),
+                float(table[place]),
+                float(expected[place]),
+                int(low[place]),
+                int(high[place]),
+                version,
+                features[place].tolist() if self._tell else [],
             )
+            self.foresee(one, ctx)
 
     def _features(self, clock: Clock, names: list[str], cells: Sequence[Cell]) -> Counts:
         """Return what is known of the quarter that begins, shape (cells, names)."""
@@ -287,6 +300,14 @@ class Demand(KeyedProcess[Ask, Foreseen]):
             "y": np.array([y for _, y in places]),
         }
         return np.column_stack([columns[name] for name in NAMES])
+
+
+class Demand(Counting[Ask]):
+    """Counts requests as they come, and foresees."""
+
+    def process(self, event: Ask, ctx: Context) -> None:
+        """Count a request."""
+        self.count(event.region, event.at_ms, event.lat, event.lon, ctx)
 
 
 def interval(expected: Counts, coverage: float = 0.9) -> tuple[Counts, Counts]:

@@ -73,6 +73,11 @@ def replay(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; and figures without.")
     ] = "0s",
+    hints: Annotated[
+        bool,
+        typer.Option("--hints", help="Free cars are told where they would be wanted; and waits without."),
+    ] = False,
+    follow: Annotated[float, typer.Option(min=0, max=1, help="Share of the drivers who go there.")] = 0.3,
     switchback: Annotated[
         str, typer.Option(help="Two policies that take turns, e.g. fifo,optimal, and their comparison.")
     ] = "",
@@ -118,14 +123,16 @@ def replay(
         acceptance=acceptance,
         miss_ms=to_ms(miss),
         fairness_ms=to_ms(fairness),
+        hints=hints,
+        follow=follow,
         switchback=_turns(switchback, block, guard),
         beside=None if beside_policy is None else beside_policy.value,
         car_value_ms=to_ms(car_value),
         drop_value_ms=to_ms(drop_value),
     )
     report = carry_out(plan, requests, assignments, quiet=quiet)
-    if arrival_times or acceptance or plan.fairness_ms:
-        usual = dataclasses.replace(plan, arrival_times=False, acceptance=False, fairness_ms=0)
+    if arrival_times or acceptance or plan.fairness_ms or hints:
+        usual = dataclasses.replace(plan, arrival_times=False, acceptance=False, fairness_ms=0, hints=False)
         beside(plan, report, carry_out(usual, requests, None, quiet=quiet))
     write(out, report)
     if not quiet:

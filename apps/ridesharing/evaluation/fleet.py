@@ -22,6 +22,7 @@ from millrace_apps.ridesharing.contracts.events import (
     Stage,
 )
 from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Release
+from millrace_apps.ridesharing.demand.records import DriverHint
 from millrace_apps.ridesharing.eta.features import unknown_s
 from millrace_apps.ridesharing.evaluation.willing import NO_AFTER_MS, Willing
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
@@ -172,6 +173,7 @@ class Fleet:
         until_ms: Until when idle time counts, UTC ms.
         traffic: How much longer a way to a pick-up takes than at that speed; ``None``: as long.
         willing: Which rides they take; ``None``: all.
+        follow: Share of them who go where they are told that a free car would be wanted.
     """
 
     requests: list[Request]
@@ -181,6 +183,7 @@ class Fleet:
     until_ms: int
     traffic: Traffic | None = None
     willing: Willing | None = None
+    follow: float = 0.0
     drivers: dict[str, Driver] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
 
@@ -188,7 +191,9 @@ class Fleet:
         self._by_id = {r.request_id: r for r in self.requests}
         self._offers: dict[str, Offer] = {}
         self._due: list[tuple[int, int, Event]] = []
-        self._count = 0
+        self._count = self.followed = 0
+        followers = np.random.default_rng([self.seed, 3]).random(self.size) < self.follow
+        self._followers = {f"driver-{number:05d}" for number in np.flatnonzero(followers).tolist()}
         draws = np.random.default_rng(self.seed).integers(0, len(self.requests), self.size)
         for number, place in enumerate(draws.tolist()):
             at = self.requests[place]
@@ -228,6 +233,8 @@ class Fleet:
             self._offered(message, now)
         elif isinstance(message, Assignment):
             self._assigned(message, now)
+        elif isinstance(message, DriverHint):
+            self._hinted(message, now)
         elif isinstance(message, Release):
             driver = self.drivers.get(message.driver_id)
             if driver is not None and driver.request_id == message.request_id and driver.state != "on_trip":
@@ -235,6 +242,15 @@ class Fleet:
                 driver.request_id, driver.state = "", "idle"
                 driver.leg = Leg(lat, lon, lat, lon, now, now)
                 driver.free_since_ms = now
+
+    def _hinted(self, hint: DriverHint, now: int) -> None:
+        driver = self.drivers[hint.driver_id]
+        if driver.request_id or hint.driver_id not in self._followers:
+            return
+        lat, lon = driver.leg.at(now)
+        takes = distance_m(lat, lon, hint.lat, hint.lon) * CIRCUITY / SPEED_M_PER_MS
+        driver.leg = Leg(lat, lon, hint.lat, hint.lon, now, now + takes)
+        self.followed += 1
 
     def idle_seconds(self) -> list[float]:
         """Return how long each driver was without a ride, seconds."""

@@ -69,6 +69,8 @@ class Plan:
     acceptance: bool = False
     miss_ms: int = AcceptanceConfig().miss_ms
     fairness_ms: int = 0
+    hints: bool = False
+    follow: float = 0.3
     switchback: Switchback | None = None
     beside: Policy | None = None
     car_value_ms: int = Rules().car_value_ms
@@ -92,6 +94,7 @@ class Plan:
             acceptance=AcceptanceConfig(miss_ms=self.miss_ms) if self.acceptance else None,
             income=IncomeConfig(worth_ms=self.fairness_ms) if self.fairness_ms else None,
             switchback=self.switchback,
+            standing_ms=60_000 if self.hints else 0,
         )
 
 
@@ -115,6 +118,8 @@ def carry_out(
         report["arrival_times"] = arrivals_of(done)
     if plan.acceptance:
         report["acceptance"] = acceptance_of(done)
+    if plan.hints:
+        report["hints"] = {"told": len(done.records.get("hints", [])), "followed": done.fleet.followed}
     if plan.beside is not None:
         other = _replayed(
             replace(plan, policy=plan.beside, host="memory", beside=None), requests, quiet=quiet
@@ -136,7 +141,8 @@ def _replayed(plan: Plan, requests: list[Request], *, quiet: bool) -> Replay:
     traffic = Traffic(requests) if plan.traffic else None
     willing = Willing(plan.seed) if plan.declines else None
     about = (requests, plan.fleet, plan.seed, plan.start_ms, plan.end_ms)
-    fleet = Fleet(*about, traffic=traffic, willing=willing)
+    follow = plan.follow if plan.hints else 0.0
+    fleet = Fleet(*about, traffic=traffic, willing=willing, follow=follow)
     with _progress(quiet) as advance:
         return run_replay(
             fleet,
@@ -241,6 +247,9 @@ def beside(plan: Plan, report: dict[str, Any], before: dict[str, Any]) -> None:
         before: That of the replay without.
     """
     report["without"] = {name: before[name] for name in WAITS}
+    if plan.hints:
+        waited = before["mean_wait_s"]
+        report["wait_lower"] = 1 - report["mean_wait_s"] / waited if waited else 0.0
     if plan.fairness_ms:
         report["gini_lower"] = 1 - report["idle_gini"] / before["idle_gini"] if before["idle_gini"] else 0.0
         report["wait_more"] = (

@@ -361,11 +361,16 @@ def by_settings(settings: RidesharingSettings) -> Rekeying:
     """Return what gives the state of the app the regions of its settings.
 
     Raises:
-        CannotBeRekeyed: Prices follow scarcity: what a quote promises stands in the region that made it.
+        CannotBeRekeyed: Prices follow scarcity: what a quote promises stands in the region that made it; or
+            hints are given, by what was counted in each region.
     """
     if settings.surge.on:
         raise CannotBeRekeyed(
             "with surge.on what was promised stands in the region that promised it: regions cannot change"
+        )
+    if settings.hints.on:
+        raise CannotBeRekeyed(
+            "with hints.on demand is counted by the regions that there are: regions cannot change"
         )
     return Rekeying(settings.dispatch_config())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
+
 from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Handover
 from millrace_apps.ridesharing.contracts.records import (
@@ -26,7 +28,7 @@ from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
 from millrace_apps.ridesharing.processes.income import Income
 from millrace_apps.ridesharing.processes.line import LINE, stand, ticket_for
 from millrace_apps.ridesharing.state.book import Book
-from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride
+from millrace_apps.ridesharing.state.entries import Car, Closed, Due, Ride, Score
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, may_follow
 from millrace_apps.ridesharing.state.pairs import Named, PairsByRider, named
 from millrace_apps.ridesharing.state.venues import Venues
@@ -38,6 +40,7 @@ _THERE_M = 200.0
 #: A driver must have come nearer by this share of the way since the last look.
 _NEARER = 0.9
 _NO_VENUES: Final = Venues(())
+_NO_SCORE: Final = (None,) * len(Score.__struct_fields__)
 #: A booked ride whose rider has another is looked at again after so long, ms.
 _LOOK_AGAIN_MS = 15_000
 
@@ -271,9 +274,19 @@ class Desk:
 
     # -- commitments -----------------------------------------------------------------------------
 
-    def offer(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
-        """Offer a ride to a driver."""
-        self._commit(ride, driver_id, metres, policy)
+    def offer(
+        self, ride: Ride, driver_id: str, metres: float, policy: str, score: Score | None = None
+    ) -> None:
+        """Offer a ride to a driver.
+
+        Args:
+            ride: The ride.
+            driver_id: To whom.
+            metres: Straight line to the pick-up, metres.
+            policy: By which policy.
+            score: What the pair cost in its window; ``None``: there was none.
+        """
+        self._commit(ride, driver_id, metres, policy, score)
         ride.expires_ms = self.now + self.config.offer_ms
         self.move(ride, "offered", "matched")
         self.book.remind(ride.expires_ms, Due.OFFER, ride.request_id, ride.revision)
@@ -353,13 +366,15 @@ class Desk:
         eta_ms = max(self.now + takes, ride.pickup_at_ms)
         self.say("assignments", Assignment(ride.request_id, ride.driver_id, ride.attempt, self.now, eta_ms))
 
-    def _commit(self, ride: Ride, driver_id: str, metres: float, policy: str) -> None:
+    def _commit(
+        self, ride: Ride, driver_id: str, metres: float, policy: str, score: Score | None = None
+    ) -> None:
         car = self.book.cars[driver_id]
         car.request_id = ride.request_id
         ride.driver_id = driver_id
         ride.attempt += 1
         ride.attempt_revision = -1
-        ride.policy = policy
+        ride.policy, ride.score = policy, score
         ride.offered_ms, ride.accepted_ms = self.now, 0
         ride.distance_m, ride.age_ms = metres, max(0, self.now - car.seen_ms)
         ride.idle_ms = max(0, self.now - car.free_since_ms)
@@ -419,6 +434,7 @@ class Desk:
                 car.vehicle_class if car is not None else "",
                 ride.vehicle_class,
                 ride.idle_ms,
+                *(_NO_SCORE if ride.score is None else msgspec.structs.astuple(ride.score)),
             ),
         )
 

@@ -66,6 +66,7 @@ from millrace_apps.ridesharing.contracts.records import (
     VenueShape,
     WindowReport,
 )
+from millrace_apps.ridesharing.demand.records import Standing
 from millrace_apps.ridesharing.eta.features import Driver, Sum
 from millrace_apps.ridesharing.eta.interval import Width
 from millrace_apps.ridesharing.operations.by_hand import carry_out, lift
@@ -93,6 +94,7 @@ from millrace_apps.ridesharing.processes.window import (
     close_window,
     free_by_cell,
     places_of_cars,
+    standing_cars,
     supply_of_zones,
 )
 from millrace_apps.ridesharing.state.book import Book
@@ -104,7 +106,9 @@ from millrace_apps.ridesharing.state.venues import Venue, Venues, keep_venue
 from millrace_apps.ridesharing.surge.records import FreeCars
 
 #: Timers, in the order in which they fire at one time.
-_ARRIVALS, _DUE, _FREE, _MINUTE, _PLACES, _WINDOW = "arrivals", "due", "free", "minute", "places", "window"
+_ARRIVALS, _DUE, _FREE, _MINUTE, _PLACES, _STANDING, _WINDOW = (
+    "arrivals", "due", "free", "minute", "places", "standing", "window",
+)  # fmt: skip
 _MINUTE_MS = 60_000
 #: So long it is remembered when a driver came on line or went off, ms: longer than anything is on its way.
 _SAID_MS = 3_600_000
@@ -179,6 +183,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
     tickets = side_output(Ticket)
     shapes = side_output(VenueShape)
     free = side_output(FreeCars)
+    standing = side_output(Standing)
     arrivals = side_output(Arrival)
     drives = side_output(Drive)
     chances = side_output(Chance)
@@ -275,6 +280,9 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         elif timer.name == _FREE:
             free_by_cell(desk)
             after = now
+        elif timer.name == _STANDING:
+            standing_cars(desk)
+            after = now
         else:
             shadows = self.policies.get("shadows")
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
@@ -359,6 +367,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             ctx.timers.delete(_FREE)
             ctx.timers.delete(_MINUTE)
             ctx.timers.delete(_PLACES)
+            ctx.timers.delete(_STANDING)
             ctx.timers.delete(_WINDOW)
             return
         if (due := book.next_ms) < NEVER and ctx.timers.pending(_DUE) != due:
@@ -371,7 +380,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         told = self.config.arrivals
         if told is not None and book.rides and ctx.timers.pending(_ARRIVALS) is None:
             ctx.timers.at((after // told.every_ms + 1) * told.every_ms, _ARRIVALS)
-        for name, length in ((_FREE, self.config.free_ms), (_PLACES, self.config.places_ms)):
+        config = self.config
+        for name, length in (
+            (_FREE, config.free_ms), (_PLACES, config.places_ms), (_STANDING, config.standing_ms),
+        ):  # fmt: skip
             if length and book.cars and ctx.timers.pending(name) is None:
                 ctx.timers.at((after // length + 1) * length, name)
 

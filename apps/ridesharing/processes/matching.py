@@ -27,6 +27,7 @@ from millrace_apps.ridesharing.processes.geo import (
     search_resolution,
 )
 from millrace_apps.ridesharing.processes.solver import Pairs, solve
+from millrace_apps.ridesharing.state.entries import Score
 
 Policy = Literal["fifo", "nearest", "optimal"]
 POLICIES: Final[tuple[Policy, ...]] = ("fifo", "nearest", "optimal")
@@ -145,17 +146,38 @@ class Problem:
         takes: Of each pair how long the car needs to the rider, ms.
         extra: Of each pair what it costs beside the drive and the places, ms: another class, or, below 0,
             that the two are favourites.
+        worth: What each car is worth where it stands, ms.
+        drops: Of each rider what it costs where the ride ends, ms.
+        doubts: Of each pair what it costs that the driver may not take it, ms; ``None``: nothing.
+        turns: What each car costs for whose turn it is, ms; ``None``: nothing.
     """
 
     pairs: Pairs
     metres: npt.NDArray[np.float64]
     takes: Ints
     extra: Ints
+    worth: Ints
+    drops: Ints
+    doubts: Ints | None = None
+    turns: Ints | None = None
 
     @property
     def seems_m(self) -> npt.NDArray[np.float64]:
         """Of each pair how far off the car seems to who goes by distance alone, metres."""
         return self.metres + self.extra * (SPEED_M_PER_MS / CIRCUITY)
+
+    def score(self, pair: int) -> Score:
+        """Return what a pair costs, and of what that is made."""
+        rider, car = self.pairs.rider[pair], self.pairs.car[pair]
+        return Score(
+            int(self.pairs.cost[pair]),
+            int(self.takes[pair]),
+            int(self.worth[car]),
+            int(self.drops[rider]),
+            int(self.extra[pair]),
+            0 if self.doubts is None else int(self.doubts[pair]),
+            0 if self.turns is None else int(self.turns[car]),
+        )
 
 
 def problem(
@@ -180,7 +202,7 @@ def problem(
     """
     penalty = np.array([rules.unmatched_ms + int(rules.age_weight * r.waiting_ms) for r in riders], np.int64)
     resolution = search_resolution(rules.radius_m)
-    worth = car_values(cars, rules, demand)
+    worth, drops = car_values(cars, rules, demand), drop_costs(riders, rules, demand)
     size, parts = len(cars), []
     kinds, asked_for = [c.vehicle_class for c in cars], [r.vehicle_class for r in riders]
     by_class = {kind: _numbers(kinds, kind) for kind in sorted(set(kinds))}
@@ -201,7 +223,8 @@ def problem(
                     )
     if not parts:
         none = np.zeros(0, np.int64)
-        return Problem(Pairs(len(riders), size, none, none, none, penalty), np.zeros(0), none, none)
+        nobody = Pairs(len(riders), size, none, none, none, penalty)
+        return Problem(nobody, np.zeros(0), none, none, worth, drops)
     rider, car, metres, extra = (np.concatenate(part) for part in zip(*parts, strict=True))
     asked = _named(cars, [r.excluded for r in riders])
     code = rider * size + car
@@ -215,12 +238,14 @@ def problem(
         takes = (metres * (CIRCUITY / SPEED_M_PER_MS)).astype(np.int64)
     else:
         takes = drives(rider, car, metres)
-    cost = takes + worth[car] + drop_costs(riders, rules, demand)[rider] + extra
-    if doubts is not None:
-        cost = cost + doubts(car, metres)
+    cost = takes + worth[car] + drops[rider] + extra
+    doubted = None if doubts is None else doubts(car, metres)
+    if doubted is not None:
+        cost = cost + doubted
     if turns is not None:
         cost = cost + turns[car]
-    return Problem(Pairs(len(riders), size, rider, car, cost, penalty), metres, takes, extra)
+    pairs = Pairs(len(riders), size, rider, car, cost, penalty)
+    return Problem(pairs, metres, takes, extra, worth, drops, doubted, turns)
 
 
 def _numbers(classes: Sequence[str], vehicle_class: str) -> Ints:

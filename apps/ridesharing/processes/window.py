@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace_apps.ridesharing.contracts.records import Place, Supply, WindowReport
+from millrace_apps.ridesharing.demand.records import Standing, StandingCar
 from millrace_apps.ridesharing.processes.desk import Desk
 from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
@@ -56,7 +57,8 @@ def close_window(
         for number in np.flatnonzero(match >= 0).tolist():
             pair = int(match[number])
             car = free[int(given.pairs.car[pair])]
-            desk.offer(rides[number], car.driver_id, float(given.metres[pair]), policy)
+            metres, score = float(given.metres[pair]), given.score(pair)
+            desk.offer(rides[number], car.driver_id, metres, policy, score)
         ask_neighbours(desk, [ride for ride in rides if ride.state == "processing"])
     if book.wishes:
         grant_wishes(desk, not_in_line(desk, free_cars(book, now, config.ttl_ms)))
@@ -122,6 +124,22 @@ def free_by_cell(desk: Desk) -> None:
         cells[name] = cells.get(name, 0) + 1
     for region, cells in sorted(found.items()):
         desk.say("free", FreeCars(region, desk.region, desk.now, dict(sorted(cells.items()))))
+
+
+def standing_cars(desk: Desk) -> None:
+    """Tell which cars stand free, but for those that wait in the line of a venue."""
+    book, now = desk.book, desk.now
+    cars = [
+        StandingCar(
+            car.driver_id,
+            round(car.lat, PLACE_DIGITS),
+            round(car.lon, PLACE_DIGITS),
+            book.cars[car.driver_id].free_since_ms,
+        )
+        for car in not_in_line(desk, free_cars(book, now, desk.config.ttl_ms))
+    ]
+    if cars:
+        desk.say("standing", Standing(desk.region, now, cars))
 
 
 def places_of_cars(desk: Desk) -> None:

@@ -117,6 +117,28 @@ class ShortTripTicket(msgspec.Struct, array_like=True, gc=False):
     until_ms: int
 
 
+class Score(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What it cost in a window to bring a rider and a car together, ms; all parts but the drive may be 0.
+
+    Attributes:
+        cost_ms: All of it: what was weighed against other pairs, and against leaving the rider unmatched.
+        drive_ms: The drive to the pick-up.
+        place_ms: What the car is worth where it stands.
+        drop_ms: That the ride ends where nobody asks.
+        class_ms: That the car is of another class; below 0: the two are favourites.
+        doubt_ms: That the driver may not take it.
+        turn_ms: Whose turn it is: below 0, the driver's.
+    """
+
+    cost_ms: int
+    drive_ms: int
+    place_ms: int
+    drop_ms: int
+    class_ms: int
+    doubt_ms: int
+    turn_ms: int
+
+
 class Ride(msgspec.Struct, array_like=True):
     """A request that has not ended.
 
@@ -161,6 +183,7 @@ class Ride(msgspec.Struct, array_like=True):
         point: At a venue the name of the point of the pick-up; empty: none.
         point_why: Why it is not the one that was asked for; empty: it is, or none was.
         from_line: The venue in whose line the driver waited who has it; empty: none.
+        score: What this attempt's pair cost in its window; ``None``: it was made by hand, or by a line.
     """
 
     request_id: str
@@ -203,6 +226,7 @@ class Ride(msgspec.Struct, array_like=True):
     point: str = ""
     point_why: PointWhy = ""
     from_line: str = ""
+    score: Score | None = None
 
 
 class Closed(msgspec.Struct, array_like=True, gc=False):

@@ -7,7 +7,7 @@ is to become is known before: where the next start would refuse it, nothing is d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.checkpoints.rescale import Regroup, Rescaled, RescaleError, rekey_owned
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: What is said of a process in a contract, and may be another after a conversion of its state.
 _OF_PROCESS: Final = ("version", "order", "time", "definition")
 _OF_LINK: Final = (*_OF_PROCESS, "inputs", "key", "takes")
+#: What is said of all processes, and of a process where it is the only one.
+_OF_CHAIN: Final = ("incarnation", EARLIER, STATION)
 
 
 def convert(
@@ -123,6 +125,97 @@ def regroup(
         return rekey_owned(
             spark, checkpoint, processes=processes, key_file=key_file, becomes=made, regroup=by
         )
+
+
+def extend(
+    spark: SparkSession, checkpoint: Checkpoint, topology: Topology, *, key_file: str | None = None
+) -> Rescaled:
+    """Let a stopped query have more processes: those that its checkpoint does not have begin with nothing.
+
+    What they would have heard before, they have not: they begin where the query stands.
+
+    Args:
+        spark: A session.
+        checkpoint: The checkpoint; it stays what it is unless all goes well.
+        topology: The topology as it is to be: all processes that there are, in their order, and others.
+        key_file: The file of keys that opens the state, if it is encrypted.
+
+    Raises:
+        RescaleError: A process would be gone, there is no other, or one that stays is not what it was.
+        CheckpointInUse: The query runs.
+    """
+    processes = [link.process for link in topology.links]
+    with owned(checkpoint.root):
+        contract = checkpoint.contract()
+        if needs_conversion(contract, processes):
+            raise RescaleError(f"{checkpoint.folder} is of an earlier version: `millrace convert` it first")
+        kept, now = [link["process"] for link in links_of(contract)], [p.stored_as for p in processes]
+        begun = [name for name in now if name not in kept]
+        if [name for name in now if name in kept] != kept:
+            raise RescaleError(
+                f"by these settings the processes are {', '.join(now)}, and the checkpoint is of "
+                f"{', '.join(kept)}: what it has kept would be lost"
+            )
+        if not begun:
+            raise RescaleError(f"{checkpoint.folder} has these processes already")
+        made = extended(contract, topology)
+        return rekey_owned(
+            spark, checkpoint, processes=processes, key_file=key_file, becomes=made, begun=begun
+        )
+
+
+def extended(contract: Mapping[str, Any], topology: Topology) -> dict[str, Any]:
+    """Return the contract that a checkpoint has with more processes.
+
+    Args:
+        contract: The one that it has.
+        topology: The topology as it is to be.
+
+    Raises:
+        RescaleError: A process that stays is not what it was; the message says what is another.
+    """
+    of = {link["process"]: link for link in links_of(contract)}
+    groups: list[int] = []
+    for link in topology.links:
+        known = of.get(link.process.stored_as)
+        fewest = groups[-1] if groups else int(links_of(contract)[0]["key_groups"])
+        groups.append(int(known["key_groups"]) if known else link.key_groups or fewest)
+    made: dict[str, Any] = json.loads(json.dumps(contract_of(topology, groups)))
+    made |= {name: contract[name] for name in ("incarnation", ENCRYPTION, RESTORED) if name in contract}
+    if STATION in contract:
+        broadcast = [link.process.stored_as for link in topology.links if link.process.keeps_broadcast()]
+        made[STATION] = {**contract[STATION], "broadcast": broadcast}
+    taken, now = _takes_of(links_of(made)), {link["process"]: link for link in links_of(made)}
+    wrong: list[str] = []
+    for name, takes in _takes_of(of.values()).items():
+        alone = {about: value for about, value in of[name].items() if about not in _OF_CHAIN}
+        was: dict[str, Any] = {**alone, "takes": takes}
+        is_now: dict[str, Any] = {**now[name], "takes": taken[name]}
+        found = [
+            *contract_differences(was, is_now),
+            *state_differences(states_of(contract, name), states_of(made, name)),
+        ]
+        wrong += [f"{name}: {said}" for said in found]
+    if wrong:
+        raise RescaleError(f"the checkpoint cannot be given other processes: {'; '.join(wrong)}")
+    return made
+
+
+def _takes_of(links: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str] | None]:
+    """Return what each link of a chain takes, by input: outputs led by the names of their processes."""
+    found: dict[str, dict[str, str] | None] = {}
+    for link in links:
+        taken, before = link.get("takes"), next(reversed(found), "")
+        named = {"": taken} if isinstance(taken, str) else taken
+        found[link["process"]] = (
+            None
+            if named is None
+            else {
+                name: output if output.partition(".")[0] in found else f"{before}.{output}"
+                for name, output in named.items()
+            }
+        )
+    return found
 
 
 def needs_conversion(contract: Mapping[str, Any], processes: Sequence[KeyedProcess[Any, Any]]) -> bool:

@@ -50,6 +50,7 @@ from millrace.runtime.contract import (
     RESTORED,
     conversions_of,
     is_older,
+    links_of,
     owned,
     refuse_older,
     with_own_clock,
@@ -230,11 +231,13 @@ def rekey_owned(
     stations: int | None = None,
     becomes: Mapping[str, Any] | None = None,
     regroup: Regroup | None = None,
+    begun: Sequence[str] = (),
 ) -> Rescaled:
     """Do what :func:`rekey` does with a checkpoint that the caller owns already.
 
     One of before becomes one of now. ``becomes`` is the contract that it has then, unless what it has with
-    the core's own clock. ``regroup`` gives entries other keys; its processes are among ``processes``.
+    the core's own clock. ``regroup`` gives entries other keys; its processes are among ``processes``. So are
+    those that are ``begun``: they stand in ``becomes`` and not in the checkpoint yet, and keep nothing.
     """
     batch = _last_settled(checkpoint)
     contract = checkpoint.contract()
@@ -243,6 +246,8 @@ def rekey_owned(
     started_at = _engine_clock(checkpoint, batch) if is_older(contract) else None
     position = checkpoint.position(batch)
     stages = stages_of(checkpoint, batch)
+    if becomes is not None and begun:
+        stages = _with_begun(stages, becomes, newest)
     were = stations_of(contract)
     now = _stations(were, stages, plan, stations)
     parts = _partitions(position.partitions, partitions, were=were, now=now)
@@ -254,7 +259,9 @@ def rekey_owned(
         if regroup is not None:
             regrouped = _regrouped(spark, checkpoint, batch, stages, regroup, newest, key_file)
         for place, stage in enumerate(stages):
-            with view_of(spark, checkpoint, batch=batch, process=stage.process, key_file=key_file) as view:
+            # What begins is where the process is that stood at its place, or else the last one.
+            stood = next((s for s in (*stages[place:], *reversed(stages)) if s.process not in begun), stage)
+            with view_of(spark, checkpoint, batch=batch, process=stood.process, key_file=key_file) as view:
                 shape = GroupShape(
                     stage.process,
                     key_groups or stage.key_groups,
@@ -264,7 +271,10 @@ def rekey_owned(
                     now,
                     conversions.get(stage.process),
                 )
-                rows, shared = _reshaped(view, shape, regrouped.get(stage.process))
+                if stage.process in begun:
+                    rows, shared = _empty(view, shape)
+                else:
+                    rows, shared = _reshaped(view, shape, regrouped.get(stage.process))
                 groups[stage.process] = shape.key_groups
                 if now:
                     keep_link(rows, shared_rows(shape, shared), Path(work), place)
@@ -422,6 +432,36 @@ def _reshaped(
     pack = GroupPacker(shape, shared, schema)
     rows = cells.groupBy("station", "label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
     return rows, shared
+
+
+def _with_begun(
+    stages: Sequence[Stage], becomes: Mapping[str, Any], newest: Mapping[str, KeyedProcess[Any, Any]]
+) -> list[Stage]:
+    """Return the processes that a checkpoint is to have, those among them that it has not yet."""
+    known = {stage.process: stage for stage in stages}
+    return [
+        known.get(link["process"])
+        or Stage(
+            -1,
+            link["process"],
+            tuple(link["key"]),
+            int(link["key_groups"]),
+            newest[link["process"]].keeps_broadcast(),
+        )
+        for link in links_of(becomes)
+    ]
+
+
+def _empty(view: StateView, shape: GroupShape) -> tuple[DataFrame, Shared]:
+    """Return the rows of the key groups of a process that begins: nothing but how far its clock is."""
+    assert shape.newest is not None  # noqa: S101  (the caller's)
+    layout = EntryLayout(kept_states(shape.newest), owner=shape.process)
+    cells = view.spark.createDataFrame([], CELLS_SCHEMA)
+    if not shape.stations:
+        cells = with_every_group(cells, shape.key_groups)
+    pack = GroupPacker(shape, Shared(), layout.schema)
+    rows = cells.groupBy("station", "label").applyInArrow(lambda key, table: pack(key, table), GROUPS_SCHEMA)
+    return rows, Shared()
 
 
 def _headers(view: StateView) -> dict[tuple[int, int], StoredGroup]:

@@ -50,10 +50,14 @@ def rescale(
     rekey: Annotated[
         bool, typer.Option("--rekey", help="Give an app's state the keys of its settings: new regions, say.")
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="With --rekey: settings file.")] = None,
+    extend: Annotated[
+        bool,
+        typer.Option("--extend", help="Give an app the processes that its settings add: they begin empty."),
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="With --rekey, --extend: settings file.")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="With --rekey: a setting, as `millrace run` has it."),
+        typer.Option("--set", "-s", help="With --rekey, --extend: a setting, as `millrace run` has it."),
     ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
 ) -> None:
@@ -67,17 +71,20 @@ def rescale(
     from millrace.errors import UserError
 
     anew = reseal or any(given is not None for given in (key_groups, plan, stations))
-    if partitions is None and not anew and not rekey:
+    if partitions is None and not anew and not rekey and not extend:
         raise UserError(
-            "say what is to change: --plan, --stations, --partitions, --key-groups, --rekey or --reseal"
+            "say what is to change: --plan, --stations, --partitions, --key-groups, --rekey, --extend or "
+            "--reseal"
         )
-    if rekey:
-        if anew or partitions is not None:
-            raise UserError("--rekey changes the keys alone: other shapes are another step")
-        _rekey(target, config, overrides or [], key_file, memory)
+    if rekey or extend:
+        if anew or partitions is not None or (rekey and extend):
+            one, alone = ("--rekey", "the keys") if rekey else ("--extend", "which processes there are")
+            raise UserError(f"{one} changes {alone} alone: other shapes are another step")
+        by_settings = _rekey if rekey else _extend
+        by_settings(target, config, overrides or [], key_file, memory)
         return
     if config is not None or overrides:
-        raise UserError("--config and --set are for --rekey")
+        raise UserError("--config and --set are for --rekey and --extend")
     checkpoint = locate(target)
 
     from millrace.checkpoints import rescale as shape
@@ -132,3 +139,25 @@ def _rekey(target: str, config: Path | None, sets: list[str], key_file: str | No
         done = regroup(spark, checkpoint, topology, by, key_file=key_file)
     names = ", ".join(name for name in done.key_groups if name in by.processes)
     typer.echo(f"{checkpoint.folder}: {names} have other keys; {time.monotonic() - began:.1f} s")
+
+
+def _extend(target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str) -> None:
+    """Give an app the processes that its settings add."""
+    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.conversion import extend
+    from millrace.checkpoints.session import tool_session
+    from millrace.runtime.apps import load_app
+    from millrace.runtime.contract import links_of
+    from millrace.runtime.plans import settled
+    from millrace.runtime.settings import load_settings
+
+    found = load_app(target)
+    settings = load_settings(found.settings, app=target, config=config, overrides=sets)
+    checkpoint = locate(str(settings.storage.path()))
+    before = {link["process"] for link in links_of(checkpoint.contract())}
+    topology = found.topology(settled(found, settings, root=checkpoint.root))
+    began = time.monotonic()
+    with tool_session(memory=memory) as spark:
+        done = extend(spark, checkpoint, topology, key_file=key_file)
+    names = ", ".join(name for name in done.key_groups if name not in before)
+    typer.echo(f"{checkpoint.folder}: {names} begins with nothing; {time.monotonic() - began:.1f} s")

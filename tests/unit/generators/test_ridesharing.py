@@ -17,7 +17,16 @@ from millrace.errors import UserError
 from millrace_apps.generators.engine import substream
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World, simulate
-from millrace_apps.generators.ridesharing.city import City, degrees, demand_factor, distance_m, hour_of_week
+from millrace_apps.generators.ridesharing.city import (
+    PEN_M,
+    TERMINAL_M,
+    City,
+    degrees,
+    demand_factor,
+    distance_m,
+    hour_of_week,
+    metres,
+)
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import DAY_MS, acceptance, answer_delay_ms, shift_of
 from millrace_apps.generators.ridesharing.emitter import quote_of
@@ -51,6 +60,8 @@ BUSY = RidesProfile(
     quoted=0.5,
     stale_quotes=0.1,
     airport=0.02,
+    named_points=0.5,
+    hotel_rides=0.5,
 )
 BUSY_EVENTS = 60_000
 
@@ -526,3 +537,54 @@ def test_a_decision_depends_on_what_it_is_about_alone() -> None:
     assert drawn == [chance(1, "answer", n) for n in range(5_000)]
     assert mean(drawn) == pytest.approx(0.5, abs=0.015)
     assert len(set(drawn)) == 5_000
+
+
+# The airport.
+
+
+def test_riders_at_the_terminal_name_doors_and_nobody_else_does(
+    events: list[Simulated], truths: dict[str, list[tuple[Truth, Simulated]]]
+) -> None:
+    there = {hits[0][0].entity for hits in truths.values() if hits[0][0].kind == "at_airport"}
+    named = {r.request_id: r.pickup_point for r in of(events, "requests") if r.pickup_point}
+    told = {t.entity: t for hits in truths.values() for t, _ in hits if t.kind == "named_point"}
+    assert {name: t.detail["point"] for name, t in told.items()} == named
+    assert named.keys() < there
+    assert 0.3 < len(named) / len(there) < 0.7
+    kinds = {(door, told[name].expected) for name, door in named.items()}
+    assert kinds == {("door 1", "there"), ("door 2", "there"), ("door 9", "unknown")}
+
+
+def test_rides_to_hotels_are_short_and_their_drivers_go_back_to_the_pen() -> None:
+    profile = replace(BUSY, drivers=300, airport=0.3, vanishing=0.0, location_interval_ms=20_000)
+    found = run_world(profile, 60_000)[2]
+    city = City(profile.city_rings)
+    (x, y), pen = city.airport.terminal, city.airport.pen
+    hotels = {
+        r.request_id
+        for r in of(found, "requests")
+        if 450 < (distance_m(*metres(r.dropoff_lat, r.dropoff_lon), x, y)) < 950
+        and distance_m(*metres(r.pickup_lat, r.pickup_lon), x, y) < 2 * TERMINAL_M
+    }
+    ends = [(e.event_time_ms, e.event.driver_id) for e in found
+            if e.stream == "progress" and e.event.stage == "finished"
+            and e.event.request_id in hotels]  # fmt: skip
+    assert len(ends) > 5
+    back = 0
+    for at, driver in ends:
+        after = [e.event for e in found if e.stream == "locations" and e.key == driver
+                 and at < e.event_time_ms < at + 600_000]  # fmt: skip
+        back += any(distance_m(*metres(p.lat, p.lon), *pen) < 2 * PEN_M for p in after)
+    assert back > 0.6 * len(ends)
+
+
+def test_who_is_on_line_when_the_stream_begins_may_wait_in_the_pen() -> None:
+    profile = replace(BUSY, drivers=300, airport=0.3)
+    pen = City(profile.city_rings).airport.pen
+    first = {
+        s.driver_id: s for s in reversed(of(World(profile).advance(profile.start_ms + 30_000), "status"))
+    }
+    there = [s for s in first.values() if distance_m(*metres(s.lat, s.lon), *pen) < 2 * PEN_M]
+    assert 0.4 < len(there) / len(first) < 0.8
+    none = World(replace(profile, airport=0.0)).advance(profile.start_ms + 30_000)
+    assert not [s for s in of(none, "status") if distance_m(*metres(s.lat, s.lon), *pen) < PEN_M]

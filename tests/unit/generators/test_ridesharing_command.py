@@ -59,6 +59,7 @@ def test_the_loop_reads_the_apps_topics_and_keeps_the_pace_itself(monkeypatch: p
         "ridesharing.assignments.demo-1",
         "ridesharing.releases.demo-1",
         "ridesharing.quotes.demo-1",
+        "ridesharing.hints.demo-1",
     ]
     assert more["partitions"] == 2
 

@@ -65,6 +65,8 @@ PROFILE = RidesProfile(
     quoted=0.8,
     stale_quotes=0.2,
     airport=0.3,
+    named_points=0.4,
+    hotel_rides=0.5,
 )
 #: Few ask in each cell: prices follow sooner.
 SETTINGS = RidesharingSettings(
@@ -85,6 +87,7 @@ OUTPUTS = {
     "arrivals": "arrivals",
     "drives": "drives",
     "pickups": "pickups",
+    "tickets": "tickets",
     "journeys": "journeys",
 }
 Tables = dict[str, Rows]
@@ -271,6 +274,21 @@ BREAKS = (
     *breaks(
         "drivers from the line who have come to their riders",
         nobody_arrives={"trips": where(lambda row: row["state"] in _THERE, dropped)},
+    ),
+    *breaks(
+        "riders who named a door are sent there",
+        dropped={"pickups": dropped},
+        all_to_one_door={"pickups": stuck("point", "door 1")},
+        not_told_why={"pickups": stuck("why", "")},
+        the_name_forgotten={"pickups": stuck("asked", "")},
+    ),
+    *breaks(
+        "short trips from the line give a place in front, once, and no others do",
+        dropped={"tickets": dropped},
+        one_less={"tickets": less},
+        doubled={"tickets": doubled},
+        of_others={"tickets": renamed("request_id")},
+        one_who_was_not_in_line={"tickets": added({"request_id": "another"})},
     ),
     *breaks(
         "requests sent = requests in trips",

@@ -32,7 +32,7 @@ from millrace_apps.ridesharing.evaluation.location_report import stale_drivers, 
 from millrace_apps.ridesharing.evaluation.recorded import cut, parse_time, read_positions, read_requests
 from millrace_apps.ridesharing.operations.cli import app as operator_cli
 from millrace_apps.ridesharing.processes.regions import EVERYWHERE, Regions
-from millrace_apps.ridesharing.settings import RidesharingSettings, SurgeSettings
+from millrace_apps.ridesharing.settings import HintSettings, RidesharingSettings, SurgeSettings
 from tests.unit.apps.ridesharing.test_audit import line_of_requests
 from tests.unit.millrace.operations.cases import MockBroker, messages_of, records_of
 
@@ -58,7 +58,7 @@ def test_more_attempts_than_an_answer_has_bits_are_refused() -> None:
 
 
 def test_the_app_reads_what_the_generator_sends_and_says_what_its_agents_read() -> None:
-    found = topics(RidesharingSettings(surge=SurgeSettings(on=True)))
+    found = topics(RidesharingSettings(surge=SurgeSettings(on=True), hints=HintSettings(on=True)))
     reads, writes = {t.name for t in found.reads}, {t.name for t in found.writes}
     assert {stream.topic for stream in DOMAIN.streams.values()} <= reads
     assert set(APP_TOPICS) <= writes
