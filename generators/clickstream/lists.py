@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace_apps.clickstream.contracts.events import Click
 from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
-from millrace_apps.generators.clickstream.events import Click
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS
 from millrace_apps.generators.engine.randomness import digest

@@ -11,8 +11,8 @@ from zlib import crc32
 
 import msgspec
 
+from millrace_apps.clickstream.contracts.events import OrderLine, Refund, RefundKind
 from millrace_apps.generators.clickstream.catalogue import Item
-from millrace_apps.generators.clickstream.events import OrderLine, Refund, RefundKind
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.trail import Trail
 from millrace_apps.generators.clickstream.visitors import Person

@@ -171,7 +171,7 @@ class Customer(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: Time
 
 
-class Consent(msgspec.Struct, frozen=True, gc=False):
+class Consent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A visitor gives or withdraws consent for some purposes; the others stay as they were.
 
     Attributes:

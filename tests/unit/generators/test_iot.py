@@ -15,10 +15,10 @@ from millrace.errors import UserError
 from millrace_apps.generators.engine.simulated import Simulated
 from millrace_apps.generators.iot import DOMAIN, IotProfile, assets, simulate
 from millrace_apps.generators.iot.agenda import Agenda
-from millrace_apps.generators.iot.events import MAINTENANCE, OFF, OVERLOAD, RUNNING
 from millrace_apps.generators.iot.fleet import Fleet
 from millrace_apps.generators.iot.laws import DAY_MS, HOUR_MS, Draws, Shifts, exponential, lognormal
 from millrace_apps.generators.iot.models import CONVERSIONS
+from millrace_apps.generators.iot.regimes import MAINTENANCE, OFF, OVERLOAD, RUNNING
 from tests.unit.apps.iot_maintenance.cases import (
     CALM,
     DAY,
