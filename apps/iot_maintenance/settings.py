@@ -244,17 +244,17 @@ class _Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def limits(self) -> Limits:
         """Return it with its durations in ms."""
         return Limits(
-            self.unit,
-            self.low,
-            self.high,
-            self.resolution,
-            self.stuck,
-            to_ms(self.stuck_for),
-            self.rest,
-            self.by_exception,
-            to_ms(self.silent_after),
-            to_ms(self.window),
-            self.values,
+            unit=self.unit,
+            low=self.low,
+            high=self.high,
+            resolution=self.resolution,
+            stuck=self.stuck,
+            stuck_ms=to_ms(self.stuck_for),
+            rest=self.rest,
+            by_exception=self.by_exception,
+            silent_ms=to_ms(self.silent_after),
+            window_ms=to_ms(self.window),
+            values=self.values,
         )
 
 

@@ -203,9 +203,18 @@ class Back:
         named = () if whole and cancelled else lines
         refund_id = names.of(self._kind, number)
         event = Refund(
-            refund_id, order.order_id, self._visitor_id, self._user_id, named, cents / 100, at_ms,
-            self._kind, None if tax is None else tax / 100, shipping / 100, order.currency,
-        )  # fmt: skip
+            refund_id=refund_id,
+            order_id=order.order_id,
+            visitor_id=self._visitor_id,
+            user_id=self._user_id,
+            lines=named,
+            amount=cents / 100,
+            event_time_ms=at_ms,
+            kind=self._kind,
+            tax=None if tax is None else tax / 100,
+            shipping=shipping / 100,
+            currency=order.currency,
+        )
         detail: dict[str, Any] = {
             "amount_cents": cents,
             "tax_cents": tax,

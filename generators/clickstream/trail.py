@@ -169,6 +169,7 @@ class Trail:
             item_id, category, price = item.item_id, item.category, item.price
         if event_type == "page_view":
             self._pages += 1
+        # By position, but for the end: one is made for every click.
         event = Click(
             f"{self._prefix}{place:04x}",
             event_type,

@@ -905,8 +905,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a withdrawal stands in the audit as a consent",
         f"{_APP}/processes/visitor_identity.py",
-        "answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),",
-        "answer.consent_id, ctx.key, answer.user_id, True, names(answer.bits),",
+        "            granted=answer.granted,\n            purposes=names(answer.bits),\n",
+        "            granted=True,\n            purposes=names(answer.bits),\n",
         "withdrawals are audited",
         (_CHECKS,),
     ),

@@ -229,9 +229,18 @@ def dispose(
     if block_ring and not (case.ring and verdict == "fraud"):
         raise UserError(f"{case.case_id}: only fraud blocks, and only rings have a device or terminal")
     note = _without_numbers(data, note)
-    said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note,
-                       case.ring, block_ring,
-                       _elsewhere(view, case, now) if verdict == "genuine" else [])  # fmt: skip
+    said = Disposition(
+        disposition_id=_identity(case, verdict, by, now),
+        case_id=case.case_id,
+        card_id=case.card_id,
+        verdict=verdict,
+        by=by,
+        at_ms=now,
+        note=note,
+        ring=case.ring,
+        block_ring=block_ring,
+        elsewhere=_elsewhere(view, case, now) if verdict == "genuine" else [],
+    )
     _take(data, settings, view, _checked(said, Disposition, "disposition"))
     return said
 
@@ -277,9 +286,18 @@ def act(
     if what == "verified" and case.status == "fraud" and not case.ring:
         raise UserError(f"{case.case_id} is fraud: decide that it is genuine first")
     note = _without_numbers(data, note)
-    done = CaseAct(_identity(case, f"{what}\x00{about}" if about else what, by, now), case.case_id,
-                   case.card_id, what, by, now, note, case.ring, about,
-                   _elsewhere(view, case, now) if what == "verified" else [])  # fmt: skip
+    done = CaseAct(
+        act_id=_identity(case, f"{what}\x00{about}" if about else what, by, now),
+        case_id=case.case_id,
+        card_id=case.card_id,
+        what=what,
+        by=by,
+        at_ms=now,
+        note=note,
+        ring=case.ring,
+        about=about,
+        elsewhere=_elsewhere(view, case, now) if what == "verified" else [],
+    )
     _take(data, settings, view, _checked(done, CaseAct, "act"))
     return done
 

@@ -220,16 +220,16 @@ class Demand(KeyedProcess[Ask, Foreseen]):
         for place, name in enumerate(names):
             ctx.emit(
                 Foreseen(
-                    region,
-                    name,
-                    clock.quarter * QUARTER_MS,
-                    int(features[place, 0]),
-                    float(table[place]),
-                    float(expected[place]),
-                    int(low[place]),
-                    int(high[place]),
-                    version,
-                    features[place].tolist() if self._tell else [],
+                    region=region,
+                    cell=name,
+                    start_ms=clock.quarter * QUARTER_MS,
+                    last=int(features[place, 0]),
+                    table=float(table[place]),
+                    expected=float(expected[place]),
+                    low=int(low[place]),
+                    high=int(high[place]),
+                    model_version=version,
+                    features=features[place].tolist() if self._tell else [],
                 )
             )
 

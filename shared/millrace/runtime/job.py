@@ -470,16 +470,16 @@ class Job:
         written = {table: known[place] for table, place in places.items() if place in known}
         stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
         small = DriverWriter(
-            outputs,
-            self.table_path,
-            kafka.client_options(),
-            app_id,
-            limit,
-            written,
-            stamp,
-            self._after_clock,
-            self.settings.stream.merge_interval.total_seconds(),
-            self._after_reasons,
+            outputs=outputs,
+            table_path=self.table_path,
+            client_options=kafka.client_options(),
+            app_id=app_id,
+            limit=limit,
+            written=written,
+            stamp=stamp,
+            on_clock=self._after_clock,
+            merge_interval_s=self.settings.stream.merge_interval.total_seconds(),
+            on_reasons=self._after_reasons,
         )
         small.prepare()
         large = SparkWriter(

@@ -1,4 +1,4 @@
-"""An event type is written once, by the app that reads it: its generator sends that, and nothing of its own."""
+"""An event type is written once, by the app that reads it; its generator sends that."""
 
 from __future__ import annotations
 
