@@ -104,11 +104,29 @@ def card_features(
     median = None if gap is None else gap / 1000
     if not end or (last := times[end - 1]) <= time - HORIZON_MS:
         total = cents / 100
-        known = (0, 0 if device else None, 0 if ip else None)
         return CardFeatures(
-            None, median, this, total, this, total, this, total, None, None, this, this,
-            1 if device else 0, 1 if ip else 0, *known, km, kmh, fastest, False,
-        )  # fmt: skip
+            gap_s=None,
+            gap_median_s=median,
+            count_10m=this,
+            sum_10m=total,
+            count_7d=this,
+            sum_7d=total,
+            count_30d=this,
+            sum_30d=total,
+            max_30d=None,
+            min_1m=None,
+            terminals_24h=this,
+            terminals_30d=this,
+            devices_30d=1 if device else 0,
+            ips_24h=1 if ip else 0,
+            terminal_before=0,
+            device_before=0 if device else None,
+            ip_before=0 if ip else None,
+            km=km,
+            kmh=kmh,
+            fastest_kmh=fastest,
+            truncated=False,
+        )
     totals, amounts = look.totals, look.amounts
     start = 0 if times[0] > time - HORIZON_MS else bisect_right(times, time - HORIZON_MS, 0, end)
     start_7d = start if times[start] > time - _WEEK_MS else bisect_right(times, time - _WEEK_MS, start, end)
