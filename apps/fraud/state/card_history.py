@@ -8,9 +8,10 @@ from typing import Final, Protocol
 import msgspec
 
 from millrace.parts.lookback import Look, link_of
+from millrace.places import distance_m
 from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.fraud.contracts.feature_types import CardFeatures
-from millrace_apps.fraud.processes.geo import Place, distance_km, speed_kmh
+from millrace_apps.fraud.processes.geo import Place, speed_kmh
 from millrace_apps.fraud.state.history import DAY_MS, HORIZON_MS, History
 from millrace_apps.fraud.state.kinds import kind_of, purchase_of
 
@@ -209,7 +210,7 @@ def travel(tx: Transaction, place: Place | None) -> tuple[float | None, float | 
     """Return how far and how fast a card has come, km and km/h; None without two positions."""
     if place is None or tx.latitude is None or tx.longitude is None:
         return None, None
-    km = distance_km(place, tx.latitude, tx.longitude)
+    km = distance_m(place.latitude, place.longitude, tx.latitude, tx.longitude) / 1_000
     return km, speed_kmh(km, tx.event_time_ms - place.time)
 
 

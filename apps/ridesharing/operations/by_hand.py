@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import LAST_ATTEMPT, Command
 from millrace_apps.ridesharing.contracts.records import Operation
 from millrace_apps.ridesharing.processes.desk import Desk
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.neighbours import cross_border
 from millrace_apps.ridesharing.processes.reconcile import finish_trip
 from millrace_apps.ridesharing.state.entries import Due

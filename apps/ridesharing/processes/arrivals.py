@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.records import Arrival, Drive
 from millrace_apps.ridesharing.eta.features import Driver, Place, Sum, Told, means_of
 from millrace_apps.ridesharing.eta.interval import Width
@@ -30,7 +31,6 @@ from millrace_apps.ridesharing.eta.times import (
     Sums,
     Times,
 )
-from millrace_apps.ridesharing.processes.geo import distance_m
 
 if TYPE_CHECKING:
     from collections.abc import Callable

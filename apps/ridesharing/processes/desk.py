@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, Protocol
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Handover
 from millrace_apps.ridesharing.contracts.records import (
@@ -22,7 +23,7 @@ from millrace_apps.ridesharing.contracts.records import (
 )
 from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
 from millrace_apps.ridesharing.processes.arrivals import Arrivals
-from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.processes.geo import travel_ms
 from millrace_apps.ridesharing.processes.income import Income
 from millrace_apps.ridesharing.processes.line import LINE, stand, ticket_for
 from millrace_apps.ridesharing.state.book import Book
