@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +30,18 @@ from millrace.observing.exposition import Bounds
 from millrace.observing.joblog import logging_to
 from millrace.observing.jobs import JobRecord, jobs_folder, recorded_job, this_process
 from millrace.observing.observer import Observer
-from millrace.runtime.apps import App, Topic, app_version, with_output_suffix
+from millrace.runtime.apps import App, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
+from millrace.runtime.launch import state_conf
 from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_metrics, spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.shared import Sessions
+from millrace.runtime.shipping import ship_project
 from millrace.runtime.wiring import outputs_of
-from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
 from millrace.topology.sinks import table_name
 
@@ -358,6 +358,7 @@ class Job:
 
     def _check_broker(self) -> None:
         from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs
+        from millrace.runtime.topic_checks import sent_times_warning
 
         kafka = self.settings.kafka
         assert kafka.bootstrap is not None  # noqa: S101  (checked in __init__)
@@ -556,28 +557,6 @@ class Job:
             raise QueryFailed(f"{self.app.name}: {first_line(str(error))} (log: {self._log_file})")
 
 
-def sent_times_warning(topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return what is to be said of topics whose records carry their senders' times, unless they are to.
-
-    Args:
-        topics: Topics that exist, as the app describes them.
-        configs: Topic → its settings, as far as they are known.
-    """
-    from millrace.kafka.admin import SENT_TIME, TIMESTAMP_TYPE
-
-    carried = SENT_TIME[TIMESTAMP_TYPE]
-    sent = [
-        t.name for t in topics
-        if configs.get(t.name, {}).get(TIMESTAMP_TYPE) == carried != t.config.get(TIMESTAMP_TYPE)
-    ]  # fmt: skip
-    if not sent:
-        return None
-    return (
-        f"records of {', '.join(sent)} carry their senders' times ({TIMESTAMP_TYPE}={carried}), not those of "
-        "their arrival: clocks that are wrong go unnoticed; see 'Times of arrival' in docs/operations.md"
-    )
-
-
 def _before(end: Offsets) -> Column:
     """Return whether a record stands before these offsets; what has none is new, and left out."""
     from pyspark.sql import functions as F
@@ -585,35 +564,6 @@ def _before(end: Offsets) -> Column:
     place = F.concat_ws(":", "topic", F.col("partition").cast("string"))
     ends = [F.lit(x) for t, of in end.items() for p, offset in of.items() for x in (f"{t}:{p}", offset)]
     return F.col("offset") < F.coalesce(F.create_map(*ends)[place], F.lit(0))
-
-
-def state_conf(settings: AppSettings) -> dict[str, str]:
-    """Return the settings of a session that say where state's keys are; never the keys.
-
-    Raises:
-        StateKeyError: The keys cannot be used; better known before Spark starts.
-    """
-    reference = configured_keys(settings.state.encryption.key_file)
-    return {} if reference is None or reference.file is None else {KEY_FILE_CONF: reference.file}
-
-
-def ship_project(spark: SparkSession, folder: Path) -> None:
-    """Give the executors of a cluster this project's code, of which they have nothing installed.
-
-    Args:
-        spark: The session.
-        folder: Where the archive is kept; one per version of the code.
-    """
-    master = spark.sparkContext.master
-    if master is None or master.startswith("local"):
-        return
-    from millrace.runtime.shipping import project_archive
-
-    archive = str(project_archive(folder))
-    spark.sparkContext.addPyFile(archive)
-    # One Python worker runs beside the driver, to learn what state there is, and gets no files.
-    environment = spark.sparkContext.environment
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, environment.get("PYTHONPATH")]))
 
 
 @contextlib.contextmanager
