@@ -130,10 +130,3 @@ def test_the_tree_of_the_architecture_is_that_of_the_core() -> None:
     rooms = {name for name in there if not name.startswith("__")} - {"py"}
     assert rooms - named == set(), "not in the tree"
     assert {word for word in re.findall(r"^  (\w+)/ ", tree, re.MULTILINE) if word not in rooms} == set()
-
-
-def test_pages_that_were_written_for_reading_have_lines_that_can_be_read() -> None:
-    for name in ("README.md", "cli.md"):
-        text = (ROOT / "docs" / name).read_text("utf-8")
-        lines = [line for line in text.splitlines() if not line.startswith(("|", "millrace "))]
-        assert max(map(len, lines)) <= 120
