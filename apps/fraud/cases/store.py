@@ -20,7 +20,7 @@ from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud.cases.app import FraudCasesSettings
+from millrace_apps.fraud.cases.app import FOLDER, FraudCasesSettings
 from millrace_apps.fraud.cases.events import (
     ActKind,
     CardBlock,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from millrace.dashboard.tables import DeltaReader
 
-#: The folder of the case work in the fraud app's root.
-FOLDER = "cases"
 #: Folder of its tables, relative to that root.
 TABLES = f"{FOLDER}/tables"
 JOURNAL = "dispositions"
