@@ -1,4 +1,4 @@
-"""How shoppers react to an app's lists of next items: who is drawn on by one, to which item, and when.
+"""Shoppers' reactions to an app's lists of next items: who is drawn on by one, to which item, and when.
 
 Somebody who has stopped looking around by himself reads the lists that were made at his last item. The
 chance that an item at a place is clicked hangs on the surface, the place, and whether the item goes with the

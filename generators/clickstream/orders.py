@@ -1,4 +1,4 @@
-"""What an order costs besides its items: tax, shipping, another currency; and what comes back of it."""
+"""Costs of an order besides its items (tax, shipping, another currency), and its returns."""
 
 from __future__ import annotations
 

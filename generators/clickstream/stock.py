@@ -1,4 +1,4 @@
-"""What the shop says of its items: the catalogue when it opens, then what is sold out and comes back."""
+"""Item changes of the shop: the catalogue when it opens, then what is sold out and comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true about the visits, as it stands in the ledger."""
+"""Truths about visits, as they stand in the ledger."""
 
 from __future__ import annotations
 

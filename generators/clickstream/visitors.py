@@ -1,4 +1,4 @@
-"""Who visits the shop: people with accounts and several devices, households, and strangers."""
+"""Visitors of the shop: people with accounts and several devices, households, strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the measuring: faulty sensors, silent gateways and machines, false errors."""
+"""Faults of the measuring: broken sensors, silent gateways and machines, false errors."""
 
 from __future__ import annotations
 

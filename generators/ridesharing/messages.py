@@ -1,4 +1,4 @@
-"""What agents hear of a dispatcher: of each message the fields that they go by, whoever dispatches.
+"""Messages of a dispatcher as agents hear them: of each the fields that they go by.
 
 What they say themselves stands in the app's contracts, which are written once
 (:mod:`millrace_apps.ridesharing.contracts.events`).

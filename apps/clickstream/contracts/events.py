@@ -1,4 +1,4 @@
-"""What comes in: clicks, customers, consents, refunds, requests for erasure."""
+"""Contracts of the inputs: clicks, customers, consents, refunds, requests for erasure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What offers add: the share of buyers among those who got one, less that in the control arm."""
+"""Uplift of offers: the share of buyers among those who got one, less that in the control arm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a browser is, what is allowed there, and that it is forgotten."""
+"""Identity of a browser: its owner, its consent, its erasure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carts and persons are told of a click: in order of time, when no login of before can come any more.
+"""Clicks told to carts and persons, in order of time, when no earlier login can come any more.
 
 ```
 browser   ··· view ··· login u1 ··· order ···· login u2 ·····   the view is u1's, though u2 may be read first

@@ -1,4 +1,4 @@
-"""What shards are told of a click, and what is held of it for its cart and person."""
+"""Clicks told to shards, and held for their cart and person."""
 
 from __future__ import annotations
 

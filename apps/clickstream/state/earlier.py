@@ -1,4 +1,4 @@
-"""What earlier versions kept of persons, carts, shards, boards and orders, brought into the form of now.
+"""Earlier versions of the state of persons, carts, shards, boards and orders, brought into today's.
 
 They were two processes that told what a key is of by its first letters, and were told everything by one kind
 of record.

@@ -1,4 +1,4 @@
-"""What is left of an order: of its lines, tax, shipping and margin, after cancellations and refunds.
+"""Money of an order after cancellations and refunds: lines, tax, shipping, margin.
 
 All of it is a function of the order and of the set of what was taken back, so that neither order nor repeats
 make a difference.

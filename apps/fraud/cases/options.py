@@ -1,4 +1,4 @@
-"""What the commands over cases are told, and how they find the cases."""
+"""Options of the commands over cases, and the data that they name."""
 
 from __future__ import annotations
 

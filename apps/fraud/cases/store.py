@@ -1,4 +1,4 @@
-"""Where cases are read from, and where dispositions and acts go.
+"""The store of cases, dispositions and acts, as commands and page use it.
 
 Cases are the tables of the streaming case work where it runs; else they are made in memory of the alerts
 and what was said of them so far. That goes to its topic, where a broker is named, and always into the table

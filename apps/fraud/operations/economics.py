@@ -1,4 +1,4 @@
-"""What thresholds cost and save: from scored payments to the thresholds of review and block.
+"""Threshold economics: from scored payments to the thresholds of review and block that cost least.
 
 A transaction below both thresholds passes; from the review threshold on its card is looked at, from the block
 threshold on it is blocked. Looking costs an analyst's time and there is a fixed number of looks a day;

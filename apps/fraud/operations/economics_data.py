@@ -1,4 +1,4 @@
-"""What thresholds are chosen on: all decisions of the app's tables, each with what is known of it.
+"""Data of the threshold economics: all decisions of the app's tables, each with what is known of it.
 
 A payment is known as :func:`millrace_apps.fraud.model.known.known` has it. Those younger than the label delay
 are left out altogether, since of them frauds alone would be known. What was stopped and nobody has looked at

@@ -1,4 +1,4 @@
-"""What the stages of the fraud app share: control events, and the records that go from one to the next."""
+"""Control events and hand-over records that the stages of the fraud app share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands over alarms begin with: settings, tables, and the clock that operators go by."""
+"""Settings, tables and event-time clock of the commands over alarms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do by hand: assign, cancel, block a driver, black a zone out. Everything leaves a trail."""
+"""Operators' commands in a region: assign, cancel, end, block, black out; each leaves a trail."""
 
 from __future__ import annotations
 

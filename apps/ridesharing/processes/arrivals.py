@@ -1,4 +1,4 @@
-"""When cars arrive: what ways to riders and trips with them take, told to matcher, drivers and riders.
+"""Arrival times, learned: ways to riders and trips with them, for matcher, drivers and riders.
 
 Of every way that begins it is kept what it should take; while the car moves its rider is told anew; when it
 ends it is said how wrong that was, and what it took becomes the estimate of the next.

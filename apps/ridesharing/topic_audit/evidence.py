@@ -1,4 +1,4 @@
-"""What stands on the topics: read once, kept by driver and by request, and when it can have been known.
+"""Evidence of an audit: the topics, read once, by driver and by request, with when it can have been known.
 
 What is behind the watermark counts for the app from when it comes, so nobody outside knows to the millisecond
 what it knew. Of every message it is therefore said whether it was *surely* in time: newer than all that had

@@ -1,4 +1,4 @@
-"""What commands over rules are told."""
+"""Options of the commands over rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `millrace doctor` finds in the topics of an app: whose times records carry, and how late they are."""
+"""Topic checks of `millrace doctor`: whose times records carry, and how late they are."""
 
 from __future__ import annotations
 
