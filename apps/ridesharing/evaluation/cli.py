@@ -40,8 +40,10 @@ class Host(StrEnum):
 )
 def replay(
     trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
-    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-18T02:00Z.")],
-    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-18T02:00Z.")
+    ],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
@@ -245,8 +247,10 @@ def demand(
 def reposition(
     trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
     train_until: Annotated[str, typer.Option(help="Demand until then is learned from.")],
-    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-24T02:00Z.")],
-    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-24T02:00Z.")
+    ],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="With the seeds from 1 to this.")] = 3,
