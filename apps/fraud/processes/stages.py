@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, side_output
+from millrace.errors import UserError
 from millrace.rules import Entry
 from millrace_apps.fraud.contracts.events import (
     Alert,
@@ -247,3 +248,14 @@ class Stage(KeyedProcess[Any, Any]):
         ctx.emit(decision)
         if alert is not None:
             ctx.output(self.alerts, alert)
+
+
+class LaterStage(Stage):
+    """A stage after the card's."""
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Take over what the card's stage takes over; what is refused has been reported there."""
+        try:
+            super().process_broadcast(control, ctx)
+        except UserError:
+            return
