@@ -326,19 +326,11 @@ def item_features(counted: Counted, end: int) -> Iterator[ItemFeatures]:
         if not (views or sold or adds[item]):
             continue  # what was sold is told by an earlier event, of another day
         views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
+        # By position: one is made for every item and hour.
         yield ItemFeatures(
-            item_id=item,
-            category=counted.category(item),
-            views_1h=views_1h,
-            sold_1h=sold_1h,
-            views_24h=views,
-            sold_24h=sold,
-            revenue_24h_cents=cents,
-            price_cents=cents // sold if sold else 0,
-            as_of_ms=end * MINUTE_MS,
-            adds_1h=lately.get(item, 0),
-            adds_24h=adds[item],
-        )
+            item, counted.category(item), views_1h, sold_1h, views, sold, cents,
+            cents // sold if sold else 0, end * MINUTE_MS, lately.get(item, 0), adds[item],
+        )  # fmt: skip
 
 
 def searches(shard: Shard, end: int) -> dict[str, int]:

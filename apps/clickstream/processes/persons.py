@@ -343,20 +343,13 @@ def _told_to_browsers(event: Purchase, person: Person) -> Iterator[CapsBought]:
 
 def _done(event: Activity | Purchase, person: Person) -> Shopping:
     """Return what somebody did, with what rules of offers may ask about the person."""
+    known = (person.gender, person.birth_year, person.features(event.at_ms))
+    if isinstance(event, Purchase):
+        return Shopping(
+            event.person, "purchase", event.at_ms, event.cause, event.visitor, event.order_id, "",
+            event.device, "", event.cents, event.quantity, *known, channel=event.channel,
+        )  # fmt: skip
     return Shopping(
-        person=event.person,
-        kind="purchase" if isinstance(event, Purchase) else event.kind,
-        at_ms=event.at_ms,
-        cause=event.cause,
-        visitor=event.visitor,
-        subject=event.order_id if isinstance(event, Purchase) else event.subject,
-        category="" if isinstance(event, Purchase) else event.category,
-        device=event.device,
-        stage="" if isinstance(event, Purchase) else event.step,
-        cents=event.cents,
-        quantity=event.quantity,
-        gender=person.gender,
-        birth_year=person.birth_year,
-        counts=person.features(event.at_ms),
-        channel=event.channel,
-    )
+        event.person, event.kind, event.at_ms, event.cause, event.visitor, event.subject, event.category,
+        event.device, event.step, event.cents, event.quantity, *known, channel=event.channel,
+    )  # fmt: skip

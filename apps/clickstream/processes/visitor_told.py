@@ -139,36 +139,15 @@ class VisitorTold(VisitorIdentity):
         item, device = event.item_id, event.device if news else ""
         if kind == "page_view" and item is not None:
             # Presence goes along where there is a message anyway: shards are added up.
+            # By position: one is made for every view.
             viewed = ItemCount(
-                shard=self._shard(item),
-                at_ms=at,
-                cause=cause,
-                item=item,
-                category=event.category or "",
-                what="view",
-                quantity=1,
-                cents=0,
-                device=device,
-                there_from_ms=low,
-                there_to_ms=high,
+                self._shard(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
             )
             self._counts(viewed, event.device, ctx)
         elif news:
             ctx.output(
                 self.counts,
-                ItemCount(
-                    shard=self._shard(ctx.key),
-                    at_ms=at,
-                    cause=cause,
-                    item="",
-                    category="",
-                    what="view",
-                    quantity=0,
-                    cents=0,
-                    device=device,
-                    there_from_ms=low,
-                    there_to_ms=high,
-                ),
+                ItemCount(self._shard(ctx.key), at, cause, "", "", "view", 0, 0, device, low, high),
             )
         if kind == "add_to_cart" and item is not None:
             added = ItemCount(self._shard(item), at, cause, item, event.category or "", "add", 1)
@@ -212,21 +191,12 @@ class VisitorTold(VisitorIdentity):
             cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
         elif event.price is not None:
             cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
+        # By position: one is made for every click.
         return Held(
-            at_ms=at,
-            cause=event.event_id,
-            order_id=order_of(event) if kind == "purchase" else "",
-            user_id=event.user_id or "",
-            cents=cents,
-            kind=kind,
-            item=event.item_id or "",
-            query=event.query or "",
-            category=event.category or "",
-            device=event.device,
-            step=event.step or "",
-            cart_id=event.cart_id or "",
-            quantity=quantity,
-        )
+            at, event.event_id, order_of(event) if kind == "purchase" else "", event.user_id or "", cents,
+            kind, event.item_id or "", event.query or "", event.category or "", event.device,
+            event.step or "", event.cart_id or "", quantity,
+        )  # fmt: skip
 
     def _only_counts(self, event: Click, known: BrowserState, ctx: Context) -> None:
         """Tell the shards of a click that comes too late for anybody else."""

@@ -33,40 +33,42 @@ def look_at(history: History, time: int, card: int, of_card: int = 0) -> EntityF
     cards = look.links(start_30d)
     count = end - start_30d
     day = look.amounts_from(start_24h)
+    # By position: one is made for every payment and entity.
     return EntityFeatures(
-        count_1h=end - start_1h,
-        sum_1h=look.total_from(start_1h) / 100,
-        count_24h=end - start_24h,
-        sum_24h=look.total_from(start_24h) / 100,
-        max_24h=max(day, default=0) / 100,
-        count_30d=count,
-        mean_30d=look.total_from(start_30d) / count / 100 if count else None,
-        cards_1h=len(set(cards[start_1h - start_30d :])),
-        cards_24h=len(set(cards[start_24h - start_30d :])),
-        cards_30d=len(set(cards)),
-        pair_count_30d=cards.count(card),
-        age_s=max(0, time - history.since) / 1000,
-        balance=history.balance / 100,
-        truncated=False,
+        end - start_1h,
+        look.total_from(start_1h) / 100,
+        end - start_24h,
+        look.total_from(start_24h) / 100,
+        max(day, default=0) / 100,
+        count,
+        look.total_from(start_30d) / count / 100 if count else None,
+        len(set(cards[start_1h - start_30d :])),
+        len(set(cards[start_24h - start_30d :])),
+        len(set(cards)),
+        cards.count(card),
+        max(0, time - history.since) / 1000,
+        history.balance / 100,
+        False,
     )
 
 
 def _busy(history: History, look: Look, card: int, of_card: int) -> EntityFeatures:
     """Return what is known of an entity that has more purchases than are kept one by one."""
     (count_1h, sum_1h), (count_24h, sum_24h), (count, total) = map(look.numbers, _WINDOWS)
+    # By position: one is made for every payment at a busy entity.
     return EntityFeatures(
-        count_1h=count_1h,
-        sum_1h=sum_1h / 100,
-        count_24h=count_24h,
-        sum_24h=sum_24h / 100,
-        max_24h=look.largest(DAY_MS) / 100,
-        count_30d=count,
-        mean_30d=total / count / 100 if count else None,
-        cards_1h=look.different(HOUR_MS, 0),
-        cards_24h=look.different(DAY_MS, 0),
-        cards_30d=look.different(HORIZON_MS, 0),
-        pair_count_30d=of_card or look.links(look.start(HORIZON_MS)).count(card),
-        age_s=max(0, look.at - history.since) / 1000,
-        balance=history.balance / 100,
-        truncated=not of_card or (look.tail is not None and look.tail.sampled),
+        count_1h,
+        sum_1h / 100,
+        count_24h,
+        sum_24h / 100,
+        look.largest(DAY_MS) / 100,
+        count,
+        total / count / 100 if count else None,
+        look.different(HOUR_MS, 0),
+        look.different(DAY_MS, 0),
+        look.different(HORIZON_MS, 0),
+        of_card or look.links(look.start(HORIZON_MS)).count(card),
+        max(0, look.at - history.since) / 1000,
+        history.balance / 100,
+        not of_card or (look.tail is not None and look.tail.sampled),
     )

@@ -125,25 +125,26 @@ def observe(
     excluded_1m = excluded_1h = excluded_24h = 0
     if past.excluded:
         excluded_1m, excluded_1h, excluded_24h = map(past.left_out, (time,) * 3, _WINDOWS)
+    # By position: one is made for every payment.
     features = Features(
-        purchases_before=count,
-        mean_before=None if mean is None else mean / 100,
-        std_before=None if std is None else std / 100,
-        median_before=None if median is None else median / 100,
-        per_hour_before=per_hour,
-        zscore=zscore,
-        count_1m=end - start_1m + this,
-        sum_1m=(upto - before_1m) / 100,
-        count_1h=end - start_1h + this,
-        sum_1h=(upto - before_1h) / 100,
-        count_24h=end - start_24h + this,
-        sum_24h=(upto - before_24h) / 100,
-        small_count_1m=small,
-        large_count_5m=large,
-        balance=(past.balance - added) / 100,
-        excluded_1m=excluded_1m,
-        excluded_1h=excluded_1h,
-        excluded_24h=excluded_24h,
+        count,
+        None if mean is None else mean / 100,
+        None if std is None else std / 100,
+        None if median is None else median / 100,
+        per_hour,
+        zscore,
+        end - start_1m + this,
+        (upto - before_1m) / 100,
+        end - start_1h + this,
+        (upto - before_1h) / 100,
+        end - start_24h + this,
+        (upto - before_24h) / 100,
+        small,
+        large,
+        (past.balance - added) / 100,
+        excluded_1m,
+        excluded_1h,
+        excluded_24h,
     )
     if purchase:
         if end == len(times):  # as Recent.add_purchase, without its call

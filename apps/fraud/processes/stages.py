@@ -83,19 +83,20 @@ class Enriched(msgspec.Struct, frozen=True, gc=False, tag="enriched"):
 
     def observed(self) -> Observed:
         """Return all that is known of a transaction."""
+        # By position: one is made for every payment.
         return Observed(
-            tx=self.tx,
-            own=self.own,
-            card=self.card,
-            account=self.account,
-            terminal=self.terminal,
-            device=self.device,
-            address=self.address,
-            windows=dict(self.windows),
-            card_labels=self.card_labels,
-            terminal_labels=self.terminal_labels,
-            customer=self.customer,
-            merchant=self.merchant,
+            self.tx,
+            self.own,
+            self.card,
+            self.account,
+            self.terminal,
+            self.device,
+            self.address,
+            dict(self.windows),
+            self.card_labels,
+            self.terminal_labels,
+            self.customer,
+            self.merchant,
         )
 
 

@@ -34,7 +34,6 @@ from millrace.runtime.apps import App, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
-from millrace.runtime.launch import state_conf
 from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_metrics, spark_session
@@ -42,6 +41,7 @@ from millrace.runtime.settings import AppSettings
 from millrace.runtime.shared import Sessions
 from millrace.runtime.shipping import ship_project
 from millrace.runtime.wiring import outputs_of
+from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
 from millrace.topology.sinks import table_name
 
@@ -564,6 +564,16 @@ def _before(end: Offsets) -> Column:
     place = F.concat_ws(":", "topic", F.col("partition").cast("string"))
     ends = [F.lit(x) for t, of in end.items() for p, offset in of.items() for x in (f"{t}:{p}", offset)]
     return F.col("offset") < F.coalesce(F.create_map(*ends)[place], F.lit(0))
+
+
+def state_conf(settings: AppSettings) -> dict[str, str]:
+    """Return the settings of a session that say where state's keys are; never the keys.
+
+    Raises:
+        StateKeyError: The keys cannot be used; better known before Spark starts.
+    """
+    reference = configured_keys(settings.state.encryption.key_file)
+    return {} if reference is None or reference.file is None else {KEY_FILE_CONF: reference.file}
 
 
 @contextlib.contextmanager

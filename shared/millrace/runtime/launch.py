@@ -13,15 +13,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millrace.errors import UserError
 from millrace.local.private import open_private
 from millrace.runtime.redaction import MASK, kept_groups, redact_text, spark_text_regex
-from millrace.state.keyring import KEY_FILE_CONF, configured_keys
-
-if TYPE_CHECKING:
-    from millrace.runtime.settings import AppSettings
 
 SUBMIT_VARIABLE: Final = "PYSPARK_SUBMIT_ARGS"
 _NO_ARGUMENTS: Final = "pyspark-shell"
@@ -116,13 +112,3 @@ def log_configuration(folder: Path) -> Path:
     with open_private(file) as written:
         written.write(text)
     return file
-
-
-def state_conf(settings: AppSettings) -> dict[str, str]:
-    """Return the settings of a session that say where state's keys are; never the keys.
-
-    Raises:
-        StateKeyError: The keys cannot be used; better known before Spark starts.
-    """
-    reference = configured_keys(settings.state.encryption.key_file)
-    return {} if reference is None or reference.file is None else {KEY_FILE_CONF: reference.file}

@@ -242,7 +242,7 @@ def run_records(
     run = _Run(app, settings, folder, source, on_batch)
     if session is not None:
         return run.on(session)
-    from millrace.runtime.launch import state_conf
+    from millrace.runtime.job import state_conf
     from millrace.runtime.session import spark_session
 
     spark = settings.spark

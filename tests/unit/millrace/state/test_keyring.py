@@ -18,7 +18,7 @@ from millrace.errors import UserError
 from millrace.runtime import doctor
 from millrace.runtime.contract import CONTRACT_FILE, ContractMismatch, check_contract
 from millrace.runtime.doctor import Machine
-from millrace.runtime.launch import state_conf
+from millrace.runtime.job import state_conf
 from millrace.runtime.redaction import is_secret
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.state.keyring import (
