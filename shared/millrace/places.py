@@ -10,9 +10,9 @@ import h3
 __all__ = ["EARTH_M", "distance_m"]
 
 _POLE: Final = (90.0, 0.0)
-_QUARTER_M: Final = h3.great_circle_distance((0.0, 0.0), _POLE, unit="m")
+_QUARTER_M: Final[float] = h3.great_circle_distance((0.0, 0.0), _POLE, unit="m")
 #: The radius that distances are measured with, metres: of a sphere with the Earth's surface.
-EARTH_M: Final = _QUARTER_M / (math.pi / 2)
+EARTH_M: Final[float] = _QUARTER_M / (math.pi / 2)
 
 
 def distance_m(lat: float, lon: float, to_lat: float, to_lon: float) -> float:

@@ -140,14 +140,14 @@ def _shopping(act: Act) -> Shopping:
     stage = act.stage if act.kind in ("checkout", "abandoned") else ""
     return Shopping(
         person=act.person,
-        kind=act.kind,
+        kind=act.kind,  # type: ignore[arg-type]
         at_ms=act.at_ms,
         cause=act.cause,
         visitor=act.visitor,
         subject=act.subject,
         category=act.category,
         device=act.device,
-        stage=stage,  # type: ignore[arg-type]
+        stage=stage,
         cents=act.cents,
         quantity=act.quantity,
         gender=act.gender,
