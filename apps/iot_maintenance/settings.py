@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 from pydantic import Field, field_validator
 
 from millrace.errors import UserError
+from millrace.local.documents import read_yaml
 from millrace.models.places import default_exports, default_uri
 from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -276,12 +277,10 @@ def monitoring(settings: IotSettings) -> Monitoring:
     Raises:
         RuleFileError: The fleet's file cannot be read, or says something that is not understood.
     """
-    import yaml
-
     told = settings.monitor
     path = Path(told.fleet)
     rules = tuple(read_rules(path))
-    found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = read_yaml(path, RuleFileError)
     try:
         fleet = msgspec.convert(found if isinstance(found, dict) else {}, _Fleet)
     except msgspec.ValidationError as error:

@@ -299,7 +299,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Path_, int]]:
         raise SettingsError(
             [f"{path}:{line}: {problem} (quote values that start with a special character)"]
         ) from None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         raise SettingsError([f"{path}: not valid YAML"]) from None
     finally:
         loader.dispose()
