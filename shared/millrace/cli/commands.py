@@ -308,7 +308,7 @@ def commands(
         if not check:
             write.write_text(page, encoding="utf-8")
             typer.echo(f"wrote  {write}")
-        elif not write.exists() or write.read_text(encoding="utf-8") != page:
+        elif not write.exists() or write.read_text(encoding="utf-8", errors="replace") != page:
             typer.echo(f"{write} does not show the commands as they are; --write it anew")
             raise typer.Exit(1)
         return
