@@ -51,6 +51,7 @@ test-fast: setup ## Run the quick ones of the tests that need no Java, in less t
 lint: setup ## Check style with ruff, that the lock files are in step, and that contracts are kept.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python scripts/wrap_docs.py --check
 	@bash scripts/check-locks
 	@$(BIN)/millrace contracts check
 
@@ -62,9 +63,10 @@ lock: setup ## Resolve the Python packages anew after a change in pyproject.toml
 	@$(BIN)/uv lock
 	@bash scripts/check-locks --write
 
-format: setup ## Format the code.
+format: setup ## Format the code, and wrap long lines of the pages.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python scripts/wrap_docs.py
 
 bench: setup ## Measure throughput, latency, start-up and memory.
 	@$(BIN)/millrace bench

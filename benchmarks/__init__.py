@@ -1,1 +1,1 @@
-"""What Millrace measures of itself, behind `millrace bench …`; figures stand in docs/performance.md."""
+"""Benchmarks behind `millrace bench …`; figures stand in docs/performance.md."""

@@ -1,4 +1,4 @@
-"""What a benchmark must know of an app: its streams, how its events are made, what answers what."""
+"""An app as a benchmark knows it: its streams, how its events are made, what answers what."""
 
 from __future__ import annotations
 

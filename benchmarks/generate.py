@@ -1,4 +1,4 @@
-"""How fast the generators send, and whether their memory stays flat; one process per figure.
+"""Speed and memory of the generators; one process per figure.
 
 ``python -m millrace_apps.benchmarks.generate {…}`` is that process.
 """

@@ -1,4 +1,4 @@
-"""How busy and how fast the machine is: figures of different hours say nothing without it.
+"""Load and speed of the machine: figures of different hours say nothing without it.
 
 Only the standard library is used, so that a driver can load this file by its path.
 """

@@ -1,4 +1,4 @@
-"""What must come out of the core's benchmarks: whole columns at once, unlike any process."""
+"""Oracles of the core's benchmarks: whole columns at once, unlike any process."""
 
 from __future__ import annotations
 

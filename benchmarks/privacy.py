@@ -1,4 +1,4 @@
-"""What it costs to look for card numbers, µs of processor time a record.
+"""The cost of looking for card numbers, µs of processor time a record.
 
 ``python -m millrace_apps.benchmarks.privacy`` prints it.
 """

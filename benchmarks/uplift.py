@@ -212,12 +212,33 @@ def _played(seed: int, found: Added | None, truth: float, exposed: int, seen: _S
     shown, answered = sum(t["shown"] for t in told), sum(t["order_id"] is not None for t in told)
     if found is None or found.low is None or found.high is None:
         none = None if found is None else found.uplift
-        return Played(seed, exposed, truth, none, None, None, False, len(told), shown, answered, True)
+        return Played(
+            seed=seed,
+            exposed=exposed,
+            truth=truth,
+            uplift=none,
+            low=None,
+            high=None,
+            holds=False,
+            offers=len(told),
+            shown=shown,
+            answered=answered,
+            dealt=True,
+        )
     holds = found.low <= truth <= found.high
     return Played(
-        seed, exposed, truth, found.uplift, found.low, found.high, holds, len(told), shown, answered,
-        found.dealt,
-    )  # fmt: skip
+        seed=seed,
+        exposed=exposed,
+        truth=truth,
+        uplift=found.uplift,
+        low=found.low,
+        high=found.high,
+        holds=holds,
+        offers=len(told),
+        shown=shown,
+        answered=answered,
+        dealt=found.dealt,
+    )
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""What `millrace generate describe DOMAIN` says about a domain."""
+"""The text of `millrace generate describe DOMAIN`."""
 
 from __future__ import annotations
 

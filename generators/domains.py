@@ -1,4 +1,4 @@
-"""Which domains there are: found by their entry points, imported only when one is asked for."""
+"""The registry of domains: found by their entry points, imported when one is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where messages go, continued: one file of lines per stream, or a Parquet file."""
+"""File sinks of messages: one file of lines per stream, or a Parquet file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where topics end, and what a killed run still got into them after its bookmark."""
+"""End positions of topics, and what a killed run still got into them after its bookmark."""
 
 from __future__ import annotations
 

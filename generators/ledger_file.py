@@ -1,4 +1,4 @@
-"""What all writers of ledgers have in common: a file of records, and the span of the events noted."""
+"""The base of ledger writers: a file of records, and the span of the events noted."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ OwnRate = Annotated[
 Duration = Annotated[
     str | None,
     typer.Option(
-        help="How long, e.g. 60s; at --rate max, of what would be sent in this time.", metavar="TIME"
+        help="How long, e.g. 60s; at --rate max, of what would be sent in this time.", metavar="DURATION"
     ),
 ]
 Events = Annotated[
@@ -131,7 +131,7 @@ Disorder = Annotated[
 ]
 Late = Annotated[float, typer.Option(help="Share of events that come too late, 0 to 1.", metavar="SHARE")]
 Lateness = Annotated[
-    str, typer.Option(help="How far behind the newest event a late one is, at least.", metavar="TIME")
+    str, typer.Option(help="How far behind the newest event a late one is, at least.", metavar="DURATION")
 ]
 Duplicates = Annotated[float, typer.Option(help="Share of events sent twice, 0 to 1.", metavar="SHARE")]
 Malformed = Annotated[
@@ -157,15 +157,17 @@ UnknownVersion = Annotated[
 ClockSkew = Annotated[
     float, typer.Option(help="Share of keys whose clock is wrong, 0 to 1.", metavar="SHARE")
 ]
-ClockSkewBy = Annotated[str, typer.Option(help="How far a wrong clock is off at most.", metavar="TIME")]
+ClockSkewBy = Annotated[str, typer.Option(help="How far a wrong clock is off at most.", metavar="DURATION")]
 Idle = Annotated[
     str,
     typer.Option(
-        help="One partition is silent so long once in a period, e.g. 30s/10m; 0: never.", metavar="TIME/TIME"
+        help="One partition is silent so long once in a period, e.g. 30s/10m; 0: never.",
+        metavar="DURATION/DURATION",
     ),
 ]
 Silence = Annotated[
-    str, typer.Option(help="Nothing is sent so long once in a period, e.g. 10s/1h.", metavar="TIME/TIME")
+    str,
+    typer.Option(help="Nothing is sent so long once in a period, e.g. 10s/1h.", metavar="DURATION/DURATION"),
 ]
 To = Annotated[Target, typer.Option(help="Where to.")]
 Bootstrap = Annotated[

@@ -1,4 +1,4 @@
-"""What a run would send, looked at beforehand: single messages, or its shape and size."""
+"""Previews of a run: single messages, or its shape and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where messages go: a Kafka topic, a file of JSON lines, or standard output."""
+"""Sinks of messages: a Kafka topic, a file of JSON lines, or standard output."""
 
 from __future__ import annotations
 

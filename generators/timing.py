@@ -1,4 +1,4 @@
-"""What rate, speed, duration and start on the command line mean for a stream."""
+"""Rate, speed, duration and start of a stream, as the command line names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control topic of the app says: which aggregations there are, read with the job's own code."""
+"""Control state of the aggregates app, read from its topic with the job's own code."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ File = Annotated[Path, typer.Argument(help="Aggregations, YAML or JSON.")]
 Why = Annotated[str, typer.Option("--reason", "-r", help="Why; stands in the event and in the audit.")]
 From = Annotated[
     str | None,
-    typer.Option("--from", help="For windows that begin then or later (event time); default now."),
+    typer.Option(
+        "--from", metavar="TIME", help="For windows that begin then or later (event time); default now."
+    ),
 ]
 
 

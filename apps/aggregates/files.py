@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace.local.documents import read_yaml
 from millrace.time.durations import format_duration, to_ms
 from millrace_apps.aggregates.definition import Aggregation, AggregationError
 
@@ -23,20 +24,7 @@ def read(path: Path) -> list[Aggregation]:
     Raises:
         AggregationError: It cannot be read, or something in it is none.
     """
-    import yaml
-
-    try:
-        if path.stat().st_size > MAX_FILE:
-            raise AggregationError(f"{path} is larger than {MAX_FILE:,} bytes")
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AggregationError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise AggregationError(f"{path} is no text of YAML or JSON") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise AggregationError(f"{where}: {getattr(error, 'problem', None) or 'this is no YAML'}") from None
+    found = read_yaml(path, AggregationError)
     items = found if isinstance(found, list) else [found]
     if not items or not all(isinstance(item, dict) for item in items):
         raise AggregationError(

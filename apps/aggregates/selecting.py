@@ -1,4 +1,4 @@
-"""Which aggregations an event is for: chosen, and reduced to the key and the numbers that they look at."""
+"""Selection of the aggregations that an event is for, and its reduction to their key and numbers."""
 
 from __future__ import annotations
 

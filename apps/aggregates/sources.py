@@ -1,4 +1,4 @@
-"""What is known of the topics whose events may be aggregated: by the apps that read or write them."""
+"""Source topics of aggregations, as the apps that read or write them know them."""
 
 from __future__ import annotations
 

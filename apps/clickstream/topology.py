@@ -10,8 +10,10 @@ from millrace.topology import FirstOf, Input, RecordKey, Topology, Upsert, read
 from millrace_apps.clickstream.contracts.events import INPUTS
 from millrace_apps.clickstream.processes.attributions import Attributions
 from millrace_apps.clickstream.processes.boards import Boards
+from millrace_apps.clickstream.processes.caps import Caps
 from millrace_apps.clickstream.processes.carts import CART_TIMEOUT_MS, Carts
 from millrace_apps.clickstream.processes.channels import Channels
+from millrace_apps.clickstream.processes.offer_matches import OfferMatches
 from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
 from millrace_apps.clickstream.processes.offering import Offers
 from millrace_apps.clickstream.processes.orders import Orders
@@ -23,7 +25,6 @@ from millrace_apps.clickstream.recommend.process import Recommender
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state import earlier
 from millrace_apps.clickstream.state.browser_state import HOLDOUT
-from millrace_apps.clickstream.state.caps import Caps, OfferMatches
 from millrace_apps.clickstream.state.profiles import LOOK_BACK_MS
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 from pydantic import Field, field_validator
 
 from millrace.errors import UserError
+from millrace.local.documents import read_yaml
 from millrace.models.places import default_exports, default_uri
 from millrace.operators import limit_forecast, novelty
 from millrace.runtime.settings import AppSettings, Duration, Section, StreamSettings
@@ -244,17 +245,17 @@ class _Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def limits(self) -> Limits:
         """Return it with its durations in ms."""
         return Limits(
-            self.unit,
-            self.low,
-            self.high,
-            self.resolution,
-            self.stuck,
-            to_ms(self.stuck_for),
-            self.rest,
-            self.by_exception,
-            to_ms(self.silent_after),
-            to_ms(self.window),
-            self.values,
+            unit=self.unit,
+            low=self.low,
+            high=self.high,
+            resolution=self.resolution,
+            stuck=self.stuck,
+            stuck_ms=to_ms(self.stuck_for),
+            rest=self.rest,
+            by_exception=self.by_exception,
+            silent_ms=to_ms(self.silent_after),
+            window_ms=to_ms(self.window),
+            values=self.values,
         )
 
 
@@ -276,12 +277,10 @@ def monitoring(settings: IotSettings) -> Monitoring:
     Raises:
         RuleFileError: The fleet's file cannot be read, or says something that is not understood.
     """
-    import yaml
-
     told = settings.monitor
     path = Path(told.fleet)
     rules = tuple(read_rules(path))
-    found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = read_yaml(path, RuleFileError)
     try:
         fleet = msgspec.convert(found if isinstance(found, dict) else {}, _Fleet)
     except msgspec.ValidationError as error:

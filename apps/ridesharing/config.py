@@ -1,4 +1,4 @@
-"""What the processes are told, as plain values that travel to Spark's workers."""
+"""Configuration of the processes, as plain values that travel to Spark's workers."""
 
 from __future__ import annotations
 

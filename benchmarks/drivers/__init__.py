@@ -1,0 +1,1 @@
+"""Drivers of benchmarks: programs that a benchmark starts as processes of their own."""

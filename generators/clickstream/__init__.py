@@ -1,20 +1,11 @@
 """The web shop: visitors and people, sessions, carts, purchases, campaigns, consent, bots."""
 
 from millrace_apps.generators.clickstream.catalogue import Catalogue
-from millrace_apps.generators.clickstream.events import (
-    STREAMS,
-    Click,
-    Consent,
-    Customer,
-    Erasure,
-    ItemChange,
-    OrderLine,
-    Refund,
-)
 from millrace_apps.generators.clickstream.offers import responds
 from millrace_apps.generators.clickstream.orders import RATES
 from millrace_apps.generators.clickstream.profile import ClickstreamProfile
 from millrace_apps.generators.clickstream.simulation import simulate
+from millrace_apps.generators.clickstream.streams import STREAMS
 from millrace_apps.generators.clickstream.truths import SCENARIOS
 from millrace_apps.generators.engine.simulated import Domain
 
@@ -31,14 +22,7 @@ __all__ = [
     "DOMAIN",
     "RATES",
     "Catalogue",
-    "Click",
     "ClickstreamProfile",
-    "Consent",
-    "Customer",
-    "Erasure",
-    "ItemChange",
-    "OrderLine",
-    "Refund",
     "responds",
     "simulate",
 ]

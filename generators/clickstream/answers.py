@@ -1,4 +1,4 @@
-"""How shoppers react to an app's offers: who would buy anyway, who does because of it, and when."""
+"""Shoppers' reactions to an app's offers: who would buy anyway, who does because of it, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How people look around: how many items, at what pace, in which order, and what goes into the cart."""
+"""Browsing behaviour: number of items, pace, order, and what goes into the cart."""
 
 from __future__ import annotations
 

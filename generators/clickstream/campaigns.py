@@ -1,4 +1,4 @@
-"""Where visits come from: direct, search, advertisements, mail, social media, other sites."""
+"""Traffic sources of visits: direct, search, advertisements, mail, social media, other sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shop sells: categories, prices, popularity, and which items are looked at together."""
+"""The catalogue of the shop: categories, prices, popularity, and items that are looked at together."""
 
 from __future__ import annotations
 

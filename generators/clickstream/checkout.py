@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from millrace_apps.clickstream.contracts.events import CheckoutStep
 from millrace_apps.generators.clickstream import truths
 from millrace_apps.generators.clickstream.carts import Cart
-from millrace_apps.generators.clickstream.events import CheckoutStep
 from millrace_apps.generators.clickstream.orders import Order, order_of
 from millrace_apps.generators.clickstream.trail import SHOP, Trail
 from millrace_apps.generators.clickstream.visitors import Device, Person

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace_apps.generators.clickstream.events import Consent, Purpose
+from millrace_apps.clickstream.contracts.events import PURPOSES, Consent, Purpose
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.trail import Trail
 from millrace_apps.generators.clickstream.visitors import pick
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.engine.simulated import Truth
 
-PURPOSES: Final[tuple[Purpose, ...]] = ("analytics", "personalisation", "marketing")
 #: Answers to the banner and their cumulated shares; who does not answer is asked again next time.
 _ANSWERS: Final[tuple[tuple[tuple[Purpose, ...] | None, float], ...]] = (
     (PURPOSES, 0.45),

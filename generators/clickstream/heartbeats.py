@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from millrace_apps.generators.clickstream.events import Click
+from millrace_apps.clickstream.contracts.events import Click
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile
 from millrace_apps.generators.engine.randomness import substream
 

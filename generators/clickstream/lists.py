@@ -1,4 +1,4 @@
-"""How shoppers react to an app's lists of next items: who is drawn on by one, to which item, and when.
+"""Shoppers' reactions to an app's lists of next items: who is drawn on by one, to which item, and when.
 
 Somebody who has stopped looking around by himself reads the lists that were made at his last item. The
 chance that an item at a place is clicked hangs on the surface, the place, and whether the item goes with the
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from millrace_apps.clickstream.contracts.events import Click
 from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
-from millrace_apps.generators.clickstream.events import Click
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.trail import SESSION_GAP_MS
 from millrace_apps.generators.engine.randomness import digest

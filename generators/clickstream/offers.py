@@ -1,4 +1,4 @@
-"""How visitors respond to an offer: a pure function of the profile, the visitor and the offer."""
+"""Responses of visitors to an offer: a pure function of the profile, the visitor and the offer."""
 
 from __future__ import annotations
 

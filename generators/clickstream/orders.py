@@ -1,4 +1,4 @@
-"""What an order costs besides its items: tax, shipping, another currency; and what comes back of it."""
+"""Costs of an order besides its items (tax, shipping, another currency), and its returns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from zlib import crc32
 
 import msgspec
 
+from millrace_apps.clickstream.contracts.events import OrderLine, Refund, RefundKind
 from millrace_apps.generators.clickstream.catalogue import Item
-from millrace_apps.generators.clickstream.events import OrderLine, Refund, RefundKind
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.clickstream.trail import Trail
 from millrace_apps.generators.clickstream.visitors import Person
@@ -203,9 +203,18 @@ class Back:
         named = () if whole and cancelled else lines
         refund_id = names.of(self._kind, number)
         event = Refund(
-            refund_id, order.order_id, self._visitor_id, self._user_id, named, cents / 100, at_ms,
-            self._kind, None if tax is None else tax / 100, shipping / 100, order.currency,
-        )  # fmt: skip
+            refund_id=refund_id,
+            order_id=order.order_id,
+            visitor_id=self._visitor_id,
+            user_id=self._user_id,
+            lines=named,
+            amount=cents / 100,
+            event_time_ms=at_ms,
+            kind=self._kind,
+            tax=None if tax is None else tax / 100,
+            shipping=shipping / 100,
+            currency=order.currency,
+        )
         detail: dict[str, Any] = {
             "amount_cents": cents,
             "tax_cents": tax,

@@ -1,4 +1,4 @@
-"""When visits begin: a Poisson process whose rate follows the hour and the weekday."""
+"""Begins of visits: a Poisson process whose rate follows the hour and the weekday."""
 
 from __future__ import annotations
 

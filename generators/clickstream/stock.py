@@ -1,4 +1,4 @@
-"""What the shop says of its items: the catalogue when it opens, then what is sold out and comes back."""
+"""Item changes of the shop: the catalogue when it opens, then what is sold out and comes back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from itertools import count
 from typing import Final
 
+from millrace_apps.clickstream.contracts.events import ItemChange
 from millrace_apps.generators.clickstream import truths
 from millrace_apps.generators.clickstream.catalogue import Catalogue, Item
-from millrace_apps.generators.clickstream.events import ItemChange
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.engine.simulated import Simulated

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from millrace_apps.clickstream.contracts.events import CheckoutStep, Click, EventType, OrderLine, PageType
 from millrace_apps.generators.clickstream.campaigns import Channel
 from millrace_apps.generators.clickstream.catalogue import Item
-from millrace_apps.generators.clickstream.events import CheckoutStep, Click, EventType, OrderLine, PageType
 from millrace_apps.generators.clickstream.heartbeats import Heartbeats
 from millrace_apps.generators.clickstream.profile import Names
 from millrace_apps.generators.clickstream.visitors import Device, Touch
@@ -169,6 +169,7 @@ class Trail:
             item_id, category, price = item.item_id, item.category, item.price
         if event_type == "page_view":
             self._pages += 1
+        # By position, but for the end: one is made for every click.
         event = Click(
             f"{self._prefix}{place:04x}",
             event_type,
@@ -196,10 +197,10 @@ class Trail:
             step,
             order_id,
             amount,
-            lines,
-            currency,
-            tax,
-            shipping,
+            lines=[*lines],
+            currency=currency,
+            tax=tax,
+            shipping=shipping,
         )
         if self._heartbeats is not None:
             self._beat(self._heartbeats, event)

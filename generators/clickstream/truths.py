@@ -1,12 +1,12 @@
-"""What is true about the visits, as it stands in the ledger."""
+"""Truths about visits, as they stand in the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace_apps.clickstream.contracts.events import ItemChange
 from millrace_apps.generators.clickstream.carts import Cart, CartStep, idle_spells
-from millrace_apps.generators.clickstream.events import ItemChange
 from millrace_apps.generators.clickstream.visitors import Device, Person, Touch
 from millrace_apps.generators.engine.simulated import Truth
 

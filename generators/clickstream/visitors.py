@@ -1,4 +1,4 @@
-"""Who visits the shop: people with accounts and several devices, households, and strangers."""
+"""Visitors of the shop: people with accounts and several devices, households, strangers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Final, TypeVar
 
-from millrace_apps.generators.clickstream.events import DeviceKind, Gender, Purpose
+from millrace_apps.clickstream.contracts.events import DeviceKind, Gender, Purpose
 from millrace_apps.generators.clickstream.profile import DOMAIN_NAME, ClickstreamProfile, Names
 from millrace_apps.generators.engine.randomness import digest, normal, substream
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeAlias
 
+from millrace_apps.clickstream.contracts.events import Customer, Erasure
 from millrace_apps.generators.clickstream import truths
 from millrace_apps.generators.clickstream.answers import Answers, Left
 from millrace_apps.generators.clickstream.browsing import Browser
@@ -14,7 +15,6 @@ from millrace_apps.generators.clickstream.carts import Cart
 from millrace_apps.generators.clickstream.catalogue import Catalogue
 from millrace_apps.generators.clickstream.checkout import STEPS, buy, do_step, remove_some, steps_done
 from millrace_apps.generators.clickstream.consents import Consents
-from millrace_apps.generators.clickstream.events import Customer, Erasure
 from millrace_apps.generators.clickstream.heartbeats import Heartbeats
 from millrace_apps.generators.clickstream.lists import Lists
 from millrace_apps.generators.clickstream.offers import responds

@@ -1,4 +1,4 @@
-"""What every generator shares: seeded simulation → faults and disorder → pace → sink, with a ledger.
+"""The engine of all generators: seeded simulation → faults and disorder → pace → sink, with a ledger.
 
 A domain yields its events in event time and knows nothing of faults, rates or sinks. Each stage around it
 is a function over that stream with random numbers of its own, so switching one on or off changes neither

@@ -1,4 +1,4 @@
-"""How long a message is on its way: laws of delay, as tables of quantiles."""
+"""Delay laws of messages, as tables of quantiles."""
 
 from __future__ import annotations
 

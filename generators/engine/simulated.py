@@ -1,4 +1,4 @@
-"""What a domain's simulation yields: typed events in event time, with the business truth beside them."""
+"""The output of a domain's simulation: typed events in event time, with the truth beside them."""
 
 from __future__ import annotations
 

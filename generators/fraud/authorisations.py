@@ -1,4 +1,4 @@
-"""What becomes of purchases after they were decided on: approved or declined, then paid, or not at all."""
+"""Authorisations of purchases after the decision: approved or declined, then paid, or not at all."""
 
 from __future__ import annotations
 

@@ -213,6 +213,7 @@ def _made(
 ) -> Transaction:
     """Return a transaction of so many euro cents: in euros, or in what a shop abroad asks."""
     billed, money = cents / 100, terminal.money
+    # By position: one is made for every payment.
     return Transaction(
         transaction_id,
         card.card_id,

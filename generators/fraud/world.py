@@ -1,4 +1,4 @@
-"""Who pays and who is paid: cards with their holders, accounts and devices; merchants with terminals."""
+"""The population of the world of payments: cards, holders, accounts, devices; merchants with terminals."""
 
 from __future__ import annotations
 

@@ -3,7 +3,13 @@
 from typing import Final
 
 from millrace_apps.generators.engine.simulated import Domain, StreamSpec
-from millrace_apps.generators.iot.events import (
+from millrace_apps.generators.iot.faults import GATEWAY_OUTAGE, MACHINE_SILENCE, SENSOR_FAULTS
+from millrace_apps.generators.iot.fleet import assets
+from millrace_apps.generators.iot.machines import AVERTED
+from millrace_apps.generators.iot.models import MODELS
+from millrace_apps.generators.iot.profile import IotProfile
+from millrace_apps.generators.iot.simulation import EXCEEDANCE, simulate
+from millrace_apps.iot_maintenance.contracts.events import (
     Equipment,
     Heartbeat,
     MachineError,
@@ -11,12 +17,6 @@ from millrace_apps.generators.iot.events import (
     Reading,
     Status,
 )
-from millrace_apps.generators.iot.faults import GATEWAY_OUTAGE, MACHINE_SILENCE, SENSOR_FAULTS
-from millrace_apps.generators.iot.fleet import assets
-from millrace_apps.generators.iot.machines import AVERTED
-from millrace_apps.generators.iot.models import MODELS
-from millrace_apps.generators.iot.profile import IotProfile
-from millrace_apps.generators.iot.simulation import EXCEEDANCE, simulate
 
 _FAULTS: Final = {
     "stuck": "the sensor repeats one value",

@@ -1,4 +1,4 @@
-"""What goes wrong with the measuring: faulty sensors, silent gateways and machines, false errors."""
+"""Faults of the measuring: broken sensors, silent gateways and machines, false errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.iot.agenda import Agenda
-from millrace_apps.generators.iot.events import MachineError
 from millrace_apps.generators.iot.fleet import Fleet, Gateway, Machine, Sensor, SensorFault, Silence
 from millrace_apps.generators.iot.laws import exponential, lognormal
 from millrace_apps.generators.iot.models import CONVERSIONS
 from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.iot_maintenance.contracts.events import MachineError
 
 STUCK: Final = "stuck"
 SPIKE: Final = "spike"

@@ -7,10 +7,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 from millrace_apps.generators.engine.randomness import digest, substream
 from millrace_apps.generators.engine.simulated import Simulated, Truth
-from millrace_apps.generators.iot.events import VOCABULARIES, Equipment, MeasuringPoint
 from millrace_apps.generators.iot.laws import HOUR_MS, Draws, Shifts, weibull_life
 from millrace_apps.generators.iot.models import MODELS, ComponentModel, MachineModel, SensorModel
 from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.generators.iot.regimes import VOCABULARIES
+from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint
 
 #: UTC offsets of the plants' clocks, hours, in turn.
 _OFFSETS_H: Final = (1, 0, -5, 9)
@@ -337,20 +338,26 @@ def registered(fleet: Fleet, profile: IotProfile) -> Iterator[Simulated]:
         plant = machine.plant
         words = {"vocabulary": plant.vocabulary} if plant.vocabulary else {}
         event = Equipment(
-            machine.machine_id,
-            machine.model.kind,
-            plant.plant_id,
-            gateway.line_id,
-            words,
-            tuple(points),
-            (),
-            at,
+            machine_id=machine.machine_id,
+            event_time_ms=at,
+            kind=machine.model.kind,
+            attributes=words,
+            site=plant.plant_id,
+            line=gateway.line_id,
+            points=points,
         )
         yield Simulated("equipment", machine.machine_id, event, at)
     plants = {machine.gateway.gateway_id: machine.plant.plant_id for machine in fleet.machines}
     for gateway in fleet.gateways:
         name = gateway.gateway_id
-        event = Equipment(name, "gateway", plants[name], gateway.line_id, {}, (), tuple(behind[name]), at)
+        event = Equipment(
+            machine_id=name,
+            event_time_ms=at,
+            kind="gateway",
+            site=plants[name],
+            line=gateway.line_id,
+            devices=behind[name],
+        )
         yield Simulated("equipment", name, event, at)
 
 

@@ -8,7 +8,10 @@ from typing import Final
 
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.iot.agenda import Agenda
-from millrace_apps.generators.iot.events import (
+from millrace_apps.generators.iot.fleet import Component, Fleet, Machine, Work
+from millrace_apps.generators.iot.laws import HOUR_MS, exponential, lognormal, weibull_life
+from millrace_apps.generators.iot.profile import IotProfile
+from millrace_apps.generators.iot.regimes import (
     FAILED,
     IDLE,
     MAINTENANCE,
@@ -16,14 +19,9 @@ from millrace_apps.generators.iot.events import (
     OVERLOAD,
     RUNNING,
     SETUP,
-    MachineError,
-    Maintenance,
     Regime,
-    Status,
 )
-from millrace_apps.generators.iot.fleet import Component, Fleet, Machine, Work
-from millrace_apps.generators.iot.laws import HOUR_MS, exponential, lognormal, weibull_life
-from millrace_apps.generators.iot.profile import IotProfile
+from millrace_apps.iot_maintenance.contracts.events import MachineError, Maintenance, Status
 
 AVERTED: Final = "averted_failure"
 #: Load by regime; running has the machine's own, overload is drawn.
@@ -122,7 +120,7 @@ class Life:
         machine.statuses += 1
         truths = (machine.failure,) if regime == FAILED and machine.failure is not None else ()
         word = machine.plant.words.get(regime, regime)
-        event = Status(status_id, machine.machine_id, word, made, rejected, at_ms)
+        event = Status(status_id, machine.machine_id, word, at_ms, made, rejected)
         return Simulated("status", machine.machine_id, event, at_ms, truths)
 
     def _parts(self, machine: Machine, hours: float) -> tuple[int, int]:
@@ -282,9 +280,13 @@ class Life:
                 machine.effects, machine.severity = (), 0.0
             self._replace(machine, component, at_ms)
             event = Maintenance(
-                f"{self._run}-w{machine.number:06d}-{component.model.name}-{component.generation}",
-                machine.machine_id, component.model.name, kind, took_ms, at_ms,
-            )  # fmt: skip
+                maintenance_id=f"{self._run}-w{machine.number:06d}-{component.model.name}-{component.generation}",
+                machine_id=machine.machine_id,
+                component=component.model.name,
+                event_time_ms=at_ms,
+                kind=kind,
+                duration_ms=took_ms,
+            )
             yield Simulated("maintenance", machine.machine_id, event, at_ms, truths)
         yield self._enter(machine, self._next_regime(machine, at_ms), at_ms)
 

@@ -1,4 +1,4 @@
-"""What a fleet's streams are made from."""
+"""The profile of a fleet's streams."""
 
 from __future__ import annotations
 

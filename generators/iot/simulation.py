@@ -10,7 +10,6 @@ from typing import Final
 from millrace_apps.generators.engine.randomness import NORMAL, substream
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.iot.agenda import Agenda
-from millrace_apps.generators.iot.events import Heartbeat, Reading
 from millrace_apps.generators.iot.faults import Troubles, distort, heard
 from millrace_apps.generators.iot.fleet import (
     Fleet,
@@ -23,6 +22,7 @@ from millrace_apps.generators.iot.fleet import (
 from millrace_apps.generators.iot.laws import DAY_MS
 from millrace_apps.generators.iot.machines import Life
 from millrace_apps.generators.iot.profile import HEARTBEAT_TICKS, IotProfile
+from millrace_apps.iot_maintenance.contracts.events import Heartbeat, Reading
 
 EXCEEDANCE: Final = "limit_exceeded"
 #: Time constants of the load's fluctuation, of losses and of warming up, seconds of plant life.

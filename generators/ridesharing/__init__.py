@@ -7,17 +7,17 @@ from typing import Final
 from millrace_apps.generators.engine.simulated import Domain, StreamSpec
 from millrace_apps.generators.ridesharing.agents import World
 from millrace_apps.generators.ridesharing.dispatch import NearestDispatcher
-from millrace_apps.generators.ridesharing.events import (
-    Cancellation,
-    DriverAnswer,
-    DriverLocation,
-    DriverStatus,
-    QuoteRequest,
-    RideRequest,
-    TripProgress,
-)
 from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
 from millrace_apps.generators.ridesharing.simulation import simulate
+from millrace_apps.ridesharing.contracts.events import (
+    Answer,
+    Cancellation,
+    DriverStatus,
+    Position,
+    Progress,
+    QuoteRequest,
+    RideRequest,
+)
 
 __all__ = ["DOMAIN", "NearestDispatcher", "RidesProfile", "World", "simulate"]
 
@@ -32,12 +32,12 @@ DOMAIN: Final = Domain(
     name=NAME,
     description="riders and drivers of a city: positions, shifts, requests, answers, trips, cancellations",
     streams={
-        "locations": _stream("locations", DriverLocation),
+        "locations": _stream("locations", Position),
         "status": _stream("status", DriverStatus),
         "requests": _stream("requests", RideRequest, "request_id"),
-        "answers": _stream("answers", DriverAnswer),
+        "answers": _stream("answers", Answer),
         "cancellations": _stream("cancellations", Cancellation),
-        "progress": _stream("progress", TripProgress),
+        "progress": _stream("progress", Progress),
         "quote_requests": StreamSpec(
             topic="ridesharing.quote-requests",
             event_type=QuoteRequest,

@@ -18,20 +18,20 @@ from millrace_apps.generators.ridesharing.drivers import (
     shift_of,
 )
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
-from millrace_apps.generators.ridesharing.events import (
+from millrace_apps.generators.ridesharing.fleet import Fleet
+from millrace_apps.generators.ridesharing.messages import (
     FINAL_RELEASES,
     Assignment,
     Hint,
     Message,
     Offer,
     Quote,
-    Release,
 )
-from millrace_apps.generators.ridesharing.fleet import Fleet
 from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
 from millrace_apps.generators.ridesharing.riders import Demand, Ride
 from millrace_apps.generators.ridesharing.rides import Rides
 from millrace_apps.generators.ridesharing.timers import Due, Timers
+from millrace_apps.ridesharing.contracts.records import Release
 
 #: An accept that nobody confirms holds a driver this long, ms.
 UNCONFIRMED_MS: Final = 60_000

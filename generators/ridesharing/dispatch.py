@@ -7,22 +7,18 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from millrace_apps.generators.ridesharing.city import CENTRE, DEGREES_EAST, DEGREES_NORTH, distance_m
-from millrace_apps.generators.ridesharing.events import (
-    Assignment,
+from millrace_apps.generators.ridesharing.messages import Assignment, Message, Offer, Quote
+from millrace_apps.ridesharing.contracts.events import (
+    Answer,
     Cancellation,
-    DriverAnswer,
-    DriverLocation,
     DriverStatus,
-    Message,
-    Offer,
-    Quote,
+    Position,
+    Progress,
     QuoteRequest,
-    Release,
-    ReleaseReason,
     RideRequest,
-    TripProgress,
     VehicleClass,
 )
+from millrace_apps.ridesharing.contracts.records import Release, ReleaseReason
 
 #: A driver has this long to answer, ms.
 OFFER_MS: Final = 15_000
@@ -96,13 +92,13 @@ class NearestDispatcher:
         self._deadlines: list[tuple[int, str, int, str]] = []
         self._out: list[Message] = []
         self._observers: dict[type, Callable[[Any], None]] = {
-            DriverLocation: self._on_location,
+            Position: self._on_location,
             DriverStatus: self._on_status,
             RideRequest: self._on_request,
             QuoteRequest: self._on_quote_request,
-            DriverAnswer: self._on_answer,
+            Answer: self._on_answer,
             Cancellation: self._on_cancellation,
-            TripProgress: self._on_progress,
+            Progress: self._on_progress,
         }
 
     @property
@@ -128,7 +124,7 @@ class NearestDispatcher:
 
     # What agents say.
 
-    def _on_location(self, event: DriverLocation) -> None:
+    def _on_location(self, event: Position) -> None:
         car = self._cars.get(event.driver_id)
         if car is None:
             car = self._cars[event.driver_id] = _Car(event.driver_id, event.vehicle_class)
@@ -139,19 +135,19 @@ class NearestDispatcher:
             self._move(car, cell)
 
     def _on_status(self, event: DriverStatus) -> None:
-        if event.status == "online":
+        if event.status == "online" and event.lat is not None and event.lon is not None:
             self._on_location(
-                DriverLocation(
-                    event.event_id,
-                    event.driver_id,
-                    event.lat,
-                    event.lon,
-                    "idle",
-                    event.vehicle_class,
-                    event.event_time_ms,
+                Position(
+                    event_time_ms=event.event_time_ms,
+                    event_id=event.event_id,
+                    driver_id=event.driver_id,
+                    vehicle_class=event.vehicle_class,
+                    lat=event.lat,
+                    lon=event.lon,
+                    state="idle",
                 )
             )
-        elif (car := self._cars.get(event.driver_id)) is not None:
+        elif event.status == "offline" and (car := self._cars.get(event.driver_id)) is not None:
             self._move(car, None)
             if not car.request_id:
                 del self._cars[event.driver_id]
@@ -168,7 +164,7 @@ class NearestDispatcher:
         at = event.event_time_ms
         self._out.append(Quote(event.quote_id, 1.0, at + QUOTE_MS, at))
 
-    def _on_answer(self, event: DriverAnswer) -> None:
+    def _on_answer(self, event: Answer) -> None:
         order, at = self._orders.get(event.request_id), event.event_time_ms
         current = order is not None and order.stage == "offered" and order.offer_id == event.offer_id
         if order is None or not current:
@@ -197,7 +193,7 @@ class NearestDispatcher:
             self._say_release(event.request_id, order.driver_id, "rider_cancelled", at)
         self._forget(order)
 
-    def _on_progress(self, event: TripProgress) -> None:
+    def _on_progress(self, event: Progress) -> None:
         order = self._orders.get(event.request_id)
         if order is None:
             return

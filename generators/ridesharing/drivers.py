@@ -6,9 +6,10 @@ from typing import Final, Literal
 
 from millrace_apps.generators.ridesharing.city import HOUR_MS
 from millrace_apps.generators.ridesharing.draws import chance, exponential
-from millrace_apps.generators.ridesharing.events import DriverState, Offer, VehicleClass
+from millrace_apps.generators.ridesharing.messages import Offer
 from millrace_apps.generators.ridesharing.profile import SHIFT_HOURS, WORKDAYS, RidesProfile
 from millrace_apps.generators.ridesharing.riders import CLASSES
+from millrace_apps.ridesharing.contracts.events import DriverState, VehicleClass
 
 Duty = Literal["off", "idle", "offered", "accepted", "approaching", "waiting", "on_trip"]
 

@@ -7,17 +7,17 @@ from typing import Any, Literal
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.ridesharing.city import degrees
 from millrace_apps.generators.ridesharing.drivers import Driver
-from millrace_apps.generators.ridesharing.events import (
+from millrace_apps.generators.ridesharing.messages import CancelReason, Offer
+from millrace_apps.generators.ridesharing.riders import Ride
+from millrace_apps.ridesharing.contracts.events import (
+    Answer,
     Cancellation,
-    CancelReason,
-    DriverAnswer,
     DriverStatus,
-    Offer,
+    Progress,
     QuoteRequest,
     RideRequest,
-    TripProgress,
+    Stage,
 )
-from millrace_apps.generators.ridesharing.riders import Ride
 
 Truths = tuple[Truth, ...]
 
@@ -48,7 +48,14 @@ class Emitter:
         """A rider asks what it costs."""
         lat, lon = degrees(*ride.pickup)
         quote_id = quote_of(ride.request_id)
-        event = QuoteRequest(quote_id, ride.rider_id, lat, lon, ride.pickup_at_ms, ride.at_ms)
+        event = QuoteRequest(
+            event_time_ms=ride.at_ms,
+            quote_id=quote_id,
+            rider_id=ride.rider_id,
+            pickup_lat=lat,
+            pickup_lon=lon,
+            pickup_at_ms=ride.pickup_at_ms,
+        )
         truth = self.truth("quote_asked", quote_id, "", "quoted", takes_below=ride.takes_below)
         self._add("quote_requests", quote_id, event, ride.at_ms, (truth,))
 
@@ -57,18 +64,18 @@ class Emitter:
         lat, lon = degrees(*ride.pickup)
         to_lat, to_lon = degrees(*ride.dropoff)
         event = RideRequest(
-            ride.request_id,
-            ride.rider_id,
-            ride.vehicle_class,
-            ride.zone,
-            lat,
-            lon,
-            to_lat,
-            to_lon,
-            max(ride.pickup_at_ms, at_ms),
-            at_ms,
-            ride.quote_id,
-            ride.pickup_point,
+            event_time_ms=at_ms,
+            request_id=ride.request_id,
+            rider_id=ride.rider_id,
+            vehicle_class=ride.vehicle_class,
+            zone=ride.zone,
+            pickup_lat=lat,
+            pickup_lon=lon,
+            dropoff_lat=to_lat,
+            dropoff_lon=to_lon,
+            pickup_at_ms=max(ride.pickup_at_ms, at_ms),
+            quote_id=ride.quote_id,
+            pickup_point=ride.pickup_point,
         )
         self._add("requests", ride.request_id, event, at_ms, truths)
 
@@ -78,7 +85,15 @@ class Emitter:
         """A driver comes or goes."""
         event_id = f"{self.run}-s{driver.number:06d}-{driver.session:05d}-{status}"
         lat, lon = degrees(*driver.position(at_ms))
-        event = DriverStatus(event_id, driver.driver_id, status, driver.vehicle_class, lat, lon, at_ms)
+        event = DriverStatus(
+            event_time_ms=at_ms,
+            event_id=event_id,
+            driver_id=driver.driver_id,
+            vehicle_class=driver.vehicle_class,
+            lat=lat,
+            lon=lon,
+            status=status,
+        )
         self._add("status", driver.driver_id, event, at_ms, truths)
 
     def answer(
@@ -95,16 +110,16 @@ class Emitter:
         # A driver may be busy for the same offer twice, but not in the same millisecond.
         mark = f"busy{at_ms}" if reason == "busy" else f"{driver.token:06d}"
         event_id = f"{self.run}-a-{ride}-{offer.attempt:03d}-{driver.number:06d}-{mark}"
-        event = DriverAnswer(
-            event_id,
-            offer.offer_id,
-            offer.request_id,
-            driver.driver_id,
-            offer.attempt,
-            zone,
-            "reject" if reason else "accept",
-            reason,
-            at_ms,
+        event = Answer(
+            event_time_ms=at_ms,
+            event_id=event_id,
+            request_id=offer.request_id,
+            driver_id=driver.driver_id,
+            zone=zone,
+            offer_id=offer.offer_id,
+            attempt=offer.attempt,
+            answer="reject" if reason else "accept",
+            reason=reason,
         )
         self._add("answers", offer.request_id, event, at_ms, truths)
 
@@ -114,13 +129,13 @@ class Emitter:
         """The rider, or the driver if one is given, calls a ride off."""
         by = f"d{driver.number:06d}-{driver.token:06d}" if driver else "rider"
         event = Cancellation(
-            f"{self.run}-c-{ride.number:08d}-{by}",
-            ride.request_id,
-            "driver" if driver else "rider",
-            driver.driver_id if driver else "",
-            ride.zone,
-            reason,
-            at_ms,
+            event_time_ms=at_ms,
+            event_id=f"{self.run}-c-{ride.number:08d}-{by}",
+            request_id=ride.request_id,
+            driver_id=driver.driver_id if driver else "",
+            zone=ride.zone,
+            by="driver" if driver else "rider",
+            reason=reason,
         )
         self._add("cancellations", ride.request_id, event, at_ms, truths)
 
@@ -128,14 +143,23 @@ class Emitter:
         self,
         ride: Ride,
         driver: Driver,
-        stage: Literal["arrived", "started", "finished"],
+        stage: Stage,
         at_ms: int,
         truths: Truths = (),
     ) -> None:
         """A trip goes on."""
         lat, lon = degrees(*driver.position(at_ms))
         event_id = f"{self.run}-p-{ride.number:08d}-{driver.number:06d}-{driver.token:06d}-{stage}"
-        event = TripProgress(event_id, ride.request_id, driver.driver_id, ride.zone, stage, lat, lon, at_ms)
+        event = Progress(
+            event_time_ms=at_ms,
+            event_id=event_id,
+            request_id=ride.request_id,
+            driver_id=driver.driver_id,
+            zone=ride.zone,
+            lat=lat,
+            lon=lon,
+            stage=stage,
+        )
         self._add("progress", ride.request_id, event, at_ms, truths)
 
     def _add(self, stream: str, key: str, event: Any, at_ms: int, truths: Truths) -> None:

@@ -19,9 +19,10 @@ from millrace_apps.generators.ridesharing.city import (
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import NEVER, REPORTED, Driver, vehicle_class
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths
-from millrace_apps.generators.ridesharing.events import DriverLocation, Hint
+from millrace_apps.generators.ridesharing.messages import Hint
 from millrace_apps.generators.ridesharing.profile import RidesProfile
 from millrace_apps.generators.ridesharing.riders import point_in
+from millrace_apps.ridesharing.contracts.events import Position
 
 #: Standard deviation of a position, metres.
 GPS_ERROR_M: Final = 5.0
@@ -125,14 +126,14 @@ class Fleet:
             step = driver.number * 613 + pings
             x += GPS_ERROR_M * noise[step * 1597 & 4095]
             y += GPS_ERROR_M * noise[step * 2741 & 4095]
-            event = DriverLocation(
-                f"{prefix}{driver.number:06d}-{pings:08d}",
-                driver.driver_id,
-                round(CENTRE[0] + y * north, 6),
-                round(CENTRE[1] + x * east, 6),
-                names[driver.duty],
-                driver.vehicle_class,
-                at,
+            event = Position(
+                event_time_ms=at,
+                event_id=f"{prefix}{driver.number:06d}-{pings:08d}",
+                driver_id=driver.driver_id,
+                vehicle_class=driver.vehicle_class,
+                lat=round(CENTRE[0] + y * north, 6),
+                lon=round(CENTRE[1] + x * east, 6),
+                state=names[driver.duty],
             )
             append(Simulated("locations", driver.driver_id, event, at, truths))
             if truths and truths[-1].kind == "vanished":

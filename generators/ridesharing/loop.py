@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from millrace_apps.generators.engine.loop import Loop
 from millrace_apps.generators.ridesharing.agents import World
-from millrace_apps.generators.ridesharing.events import Assignment, Hint, Offer, Quote, Release
+from millrace_apps.generators.ridesharing.messages import Assignment, Hint, Offer, Quote
+from millrace_apps.ridesharing.contracts.records import Release
 
 #: Topics of an app's messages, and what is on them.
 APP_TOPICS: Final[dict[str, type[Any]]] = {

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from millrace_apps.generators.engine.randomness import substream
 from millrace_apps.generators.ridesharing.city import HOUR_MS, TERMINAL_M, City, Zone, demand_factor
 from millrace_apps.generators.ridesharing.draws import exponential, lognormal
-from millrace_apps.generators.ridesharing.events import VehicleClass
 from millrace_apps.generators.ridesharing.profile import NAME, RidesProfile
+from millrace_apps.ridesharing.contracts.events import VehicleClass
 
 #: Riders on file; a rider may ask again, even while waiting.
 RIDERS: Final = 500_000

@@ -8,7 +8,7 @@ from typing import Final
 from millrace_apps.generators.engine.simulated import Truth
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.emitter import Emitter, Truths, quote_of
-from millrace_apps.generators.ridesharing.events import CancelReason, Quote
+from millrace_apps.generators.ridesharing.messages import CancelReason, Quote
 from millrace_apps.generators.ridesharing.profile import RidesProfile
 from millrace_apps.generators.ridesharing.riders import NO_DOOR, Demand, Ride
 from millrace_apps.generators.ridesharing.timers import Due, Timers

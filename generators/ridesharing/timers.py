@@ -1,4 +1,4 @@
-"""What is due when, in one order on every run."""
+"""Timers of the agents, in one order on every run."""
 
 from __future__ import annotations
 

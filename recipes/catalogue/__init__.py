@@ -1,4 +1,4 @@
-"""Which recipes there are, read from their modules; what `millrace recipe` stands on."""
+"""The catalogue of recipes, read from their modules; `millrace recipe` stands on it."""
 
 from __future__ import annotations
 

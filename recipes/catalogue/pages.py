@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -71,8 +72,14 @@ def page(recipe: Recipe, text: str) -> str:
 
 def index(recipes: dict[str, Recipe]) -> str:
     """Return the index of all pages."""
-    lines = [f"- [{r.name}]({r.name}.md): {r.about}\n  *{r.teaches}*" for r in recipes.values()]
+    lines: list[str] = []
+    for r in recipes.values():
+        lines += _lines(f"- [{r.name}]({r.name}.md): {r.about}") + _lines(f"  *{r.teaches}*")
     return _INDEX.replace("{list}", "\n".join(lines))
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a process emits: its outputs, and the types of their records."""
+"""Outputs of a process, and the types of their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What msgspec knows of a type, found out once: a process is bound to its types for every batch and task."""
+"""A cache of msgspec's type information: a process is bound to its types for every batch and task."""
 
 from __future__ import annotations
 

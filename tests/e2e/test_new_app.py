@@ -1,27 +1,67 @@
-"""A new app's demo, installed as a third party's: broker, generator, Spark, Delta, and every check holds."""
+"""A third party's app in an environment of its own: made, installed, tested, and seen in every command.
+
+Broker, generator, Spark and Delta: its demo runs there, and every check holds.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
+
+import pytest
 
 from millrace.scaffold.writing import new_app
 
+ROOT = Path(__file__).resolve().parents[2]
 
-def test_the_demo_of_a_new_app_holds(tmp_path: Path) -> None:
-    repository, dist, site = tmp_path / "parcels", tmp_path / "dist", tmp_path / "site"
-    new_app("parcels", repository)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(dist)]
-    subprocess.run(build, cwd=repository, check=True, capture_output=True, timeout=120)
-    with zipfile.ZipFile(next(dist.glob("*.whl"))) as archive:
-        archive.extractall(site)
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    demo = [sys.executable, "-m", "millrace", "demo", "parcels", "--duration", "40s", "--rate", "200"]
+
+def ran(*command: str | Path, folder: Path, seconds: float) -> str:
+    """Run a command of the new environment, of which it knows nothing of ours, and return what it says."""
+    kept = ("PATH", "HOME", "JAVA_HOME", "LANG", "MILLRACE_JARS", "UV_CACHE_DIR", "TMPDIR")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
     done = subprocess.run(
-        demo, cwd=repository, env=environment, capture_output=True, text=True, timeout=420, check=False
+        [str(word) for word in command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "all checks hold" in done.stdout
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an environment `env` that has the app `parcels`, which stands beside it.
+
+    Packages are those of the lock file, from the cache that the set-up has filled.
+    """
+    folder = tmp_path_factory.mktemp("third")
+    new_app("parcels", folder / "parcels")
+    for project in (ROOT, ROOT / "shared", folder / "parcels"):
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+        subprocess.run(build, cwd=project, check=True, capture_output=True, timeout=120)
+    uv = Path(sys.executable).with_name("uv")
+    ran(uv, "venv", "--offline", "--python", sys.executable, folder / "env", folder=folder, seconds=60)
+    ran(
+        uv, "pip", "install", "--offline", "--python", folder / "env" / "bin" / "python",
+        "--find-links", folder / "dist", "--constraint", ROOT / "requirements.lock",
+        "--no-build", "parcels[dev]", "millrace-apps", folder=folder, seconds=180,
+    )  # fmt: skip
+    return folder
+
+
+def test_a_new_app_passes_its_tests_and_is_seen_where_nothing_else_is(environment: Path) -> None:
+    programs, repository = environment / "env" / "bin", environment / "parcels"
+    assert "8 passed" in ran(programs / "pytest", "-q", folder=repository, seconds=240)
+    assert "Parcels" in ran(programs / "millrace", "topology", "parcels", folder=environment, seconds=60)
+    assert "parcels" in ran(programs / "millrace", "generate", "list", folder=environment, seconds=60)
+
+
+def test_the_demo_of_a_new_app_holds(environment: Path) -> None:
+    demo = (environment / "env" / "bin" / "millrace", "demo", "parcels", "--duration", "40s", "--rate", "200")
+    assert "all checks hold" in ran(*demo, folder=environment / "parcels", seconds=420)

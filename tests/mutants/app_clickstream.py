@@ -905,8 +905,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: a withdrawal stands in the audit as a consent",
         f"{_APP}/processes/visitor_identity.py",
-        "answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),",
-        "answer.consent_id, ctx.key, answer.user_id, True, names(answer.bits),",
+        "            granted=answer.granted,\n            purposes=names(answer.bits),\n",
+        "            granted=True,\n            purposes=names(answer.bits),\n",
         "withdrawals are audited",
         (_CHECKS,),
     ),
@@ -1431,7 +1431,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what a first account took along goes to the second, too",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/offer_matches.py",
         "if t > state.handed_ms])",
         "if t])",
         "offers in a browser count for one account",
@@ -1439,7 +1439,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a browser that is parted still counts",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/caps.py",
         "gone = state.brought.pop(event.visitor, None)",
         "gone = state.brought.get(visitor)",
         "caps part with the browser",
@@ -1463,7 +1463,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: a cool-down longer than a cap's time is not handed on",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/offer_matches.py",
         "            made[ANY] = [state.last_ms]",
         "            pass",
         "cool-downs over all browsers",
@@ -1471,7 +1471,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: of more browsers than are told apart the oldest is forgotten",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/caps.py",
         "                state.made[rule] = sorted([*state.made.get(rule, ()), *times])",
         "                pass",
         "what was offered in many browsers counts",
@@ -1479,7 +1479,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: nobody's browser is offered everything",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/offer_matches.py",
         "        if nobody:\n",
         "        if not nobody and not found:\n",
         "caps of browsers that nobody is known by",
@@ -1519,7 +1519,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: what was offered where it is allowed no more is decided",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/offer_matches.py",
         "            if not state.forbids(event.person[2:], event.at_ms):\n",
         "            if True:\n",
         "consent holds for outcomes",
@@ -1527,7 +1527,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clickstream: nobody takes what was offered before the login",
-        f"{_APP}/state/caps.py",
+        f"{_APP}/processes/offer_matches.py",
         "            ctx.emit(event)\n            self._hand_on(event, state, ctx)\n",
         "            self._hand_on(event, state, ctx)\n",
         "offers before a login are decided by the account",

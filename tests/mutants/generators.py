@@ -13,6 +13,25 @@ _LOOP: Final = f"{_TESTS}/test_clickstream_loop.py"
 
 MUTANTS: Final = (
     Mutant(
+        "generators: a stream of another type than the app's",
+        "generators/ridesharing/__init__.py",
+        '_stream("answers", Answer)',
+        '_stream("answers", Progress)',
+        "a domain sends what its app reads",
+        (f"{_TESTS}/test_contracts.py::test_what_agents_say_is_what_the_contract_reads",),
+    ),
+    Mutant(
+        "generators: answers about consent say that nobody has told of them",
+        "apps/clickstream/contracts/events.py",
+        "class Consent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):",
+        "class Consent(msgspec.Struct, frozen=True, gc=False):",
+        "the bytes of a seed stay what they are",
+        (
+            f"{_TESTS}/test_contracts.py"
+            "::test_what_is_sent_is_what_the_contract_reads_and_says_nothing_that_it_does_not_know",
+        ),
+    ),
+    Mutant(
         "generators: people do not wait for a slow app",
         "generators/engine/loop.py",
         "            began += _wait(world, inbox, mailbag, target_ms, pace, clock, stopped)\n",

@@ -1,4 +1,4 @@
-"""What comes in: clicks, customers, consents, refunds, requests for erasure."""
+"""Contracts of the inputs: clicks, customers, consents, refunds, requests for erasure."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Customer(msgspec.Struct, frozen=True, gc=False):
     event_time_ms: Time
 
 
-class Consent(msgspec.Struct, frozen=True, gc=False):
+class Consent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A visitor gives or withdraws consent for some purposes; the others stay as they were.
 
     Attributes:

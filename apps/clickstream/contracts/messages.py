@@ -1,4 +1,4 @@
-"""What the app's processes tell each other: a type for each thing, by the key of whom it concerns.
+"""Messages between the app's processes: a type for each, by the key of whom it concerns.
 
 The first process knows a browser by its cookie. What it learns goes to carts, to persons (``u:`` and the
 account, or ``v:`` and a browser that nobody is known by), to some shards that count, and to orders.

@@ -1,4 +1,4 @@
-"""What shoppers in a loop have heard of offers and done because of them, beside the app's tables."""
+"""Checks of shoppers' answers to offers, in a loop, beside the app's tables."""
 
 from __future__ import annotations
 

@@ -100,9 +100,22 @@ def drawn(seed: int) -> History:
 
 def _view(identity: str, browser: str, at: int, user: str | None) -> Click:
     return Click(
-        identity, "page_view", at, at, browser, "s", 1, "mobile", "Mozilla/5.0", "item", "/x",
-        user_id=user, item_id=identity, category="c", price=1.0,
-    )  # fmt: skip
+        event_id=identity,
+        event_type="page_view",
+        event_time_ms=at,
+        client_time_ms=at,
+        visitor_id=browser,
+        client_session_id="s",
+        client_session_number=1,
+        device="mobile",
+        user_agent="Mozilla/5.0",
+        page_type="item",
+        page_url="/x",
+        user_id=user,
+        item_id=identity,
+        category="c",
+        price=1.0,
+    )
 
 
 def run(history: History) -> Outcome:

@@ -40,11 +40,20 @@ def click_of(event: TrackerEvent, visitor: str) -> Click:
     known: Any = event.event_name if event.event_name in _KINDS else "logout"
     paged = event.event_name in ("page_view", "page_ping") and event.page_view_id is not None
     return Click(
-        event.event_id, known if paged or known not in ("page_view", "page_ping") else "logout",
-        event.collector_ms, event.created_ms, visitor, event.session_id,
-        event.session_index or 1, "desktop", event.user_agent, "home", "/",
-        page_view_id=event.page_view_id, client_sent_ms=_sent(event),
-    )  # fmt: skip
+        event_id=event.event_id,
+        event_type=known if paged or known not in ("page_view", "page_ping") else "logout",
+        event_time_ms=event.collector_ms,
+        client_time_ms=event.created_ms,
+        visitor_id=visitor,
+        client_session_id=event.session_id,
+        client_session_number=event.session_index or 1,
+        device="desktop",
+        user_agent=event.user_agent,
+        page_type="home",
+        page_url="/",
+        page_view_id=event.page_view_id,
+        client_sent_ms=_sent(event),
+    )
 
 
 def _sent(event: TrackerEvent) -> int:

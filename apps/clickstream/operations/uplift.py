@@ -1,4 +1,4 @@
-"""What offers add: the share of buyers among those who got one, less that in the control arm."""
+"""Uplift of offers: the share of buyers among those who got one, less that in the control arm."""
 
 from __future__ import annotations
 
@@ -108,12 +108,18 @@ def uplifts(
         (beside,) = report.comparisons
         found.append(
             Added(
-                rule.name, offered.matured, _buyers(offered), control.matured, _buyers(control),
-                beside.difference, beside.low, beside.high,
-                offered.exposed + control.exposed - offered.matured - control.matured,
-                report.sample_ratio.ok,
+                rule=rule.name,
+                offered=offered.matured,
+                offered_bought=_buyers(offered),
+                control=control.matured,
+                control_bought=_buyers(control),
+                uplift=beside.difference,
+                low=beside.low,
+                high=beside.high,
+                maturing=offered.exposed + control.exposed - offered.matured - control.matured,
+                dealt=report.sample_ratio.ok,
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -106,9 +106,17 @@ class Attributions(KeyedProcess[OrderPlaced, Attribution]):
         if order.known and after != before:
             cents, back = order.money
             row = Attribution(
-                ctx.key, order.at_ms, order.first, order.last, cents, back, cents - back, order.revision,
-                self._channels.channel(order.first), self._channels.channel(order.last),
-            )  # fmt: skip
+                order_id=ctx.key,
+                at_ms=order.at_ms,
+                first_touch=order.first,
+                last_touch=order.last,
+                amount_cents=cents,
+                refunded_cents=back,
+                net_cents=cents - back,
+                revision=order.revision,
+                first_channel=self._channels.channel(order.first),
+                last_channel=self._channels.channel(order.last),
+            )
             ctx.emit(row, revision=order.revision)
             order.revision += 1
         self.bought.value = order

@@ -111,9 +111,19 @@ class Cart(msgspec.Struct, array_like=True, gc=False):
         """Take down what happened; order makes no difference."""
         at = change.at_ms
         step = Step(
-            at, change.cause, change.stage, change.cents, change.visitor, change.person, change.marketing,
-            change.order_id, change.item, change.pieces, change.device, change.channel,
-        )  # fmt: skip
+            at_ms=at,
+            cause=change.cause,
+            stage=change.stage,
+            cents=change.cents,
+            visitor=change.visitor,
+            person=change.person,
+            marketing=change.marketing,
+            order_id=change.order_id,
+            item=change.item,
+            pieces=change.pieces,
+            device=change.device,
+            channel=change.channel,
+        )
         insort(self.steps, step)
         if at >= self.last_ms:
             self.last_ms, self.visitor, self.person = at, change.visitor, change.person
@@ -267,10 +277,19 @@ class Carts(KeyedProcess[ToCart, Shopping]):
             ctx.output(
                 self.abandonments,
                 Abandonment(
-                    ctx.key, step.at_ms, at, step.stage, cents, who.visitor, user, cart.told, inside,
-                    step.device, step.channel,
+                    cart_id=ctx.key,
+                    since_ms=step.at_ms,
+                    noticed_ms=at,
+                    stage=step.stage,
+                    value_cents=cents,
+                    visitor_id=who.visitor,
+                    user_id=user,
+                    time=cart.told,
+                    items=inside,
+                    device=step.device,
+                    channel=step.channel,
                 ),
-            )  # fmt: skip
+            )
             if who.marketing:
                 ctx.emit(
                     Shopping(person, "abandoned", at, step.cause, who.visitor, ctx.key, device=step.device,

@@ -1,4 +1,4 @@
-"""Where a visit comes from: source, medium and campaign of a landing, and the channel that these are of.
+"""Channels of visits: source, medium and campaign of a landing, and the channel that these are of.
 
 A landing is told by what the shop has put into its links (``utm_source`` and the others), where that is
 missing by the click id of an advertisement, and where there is none by the page that the visitor comes from.

@@ -326,6 +326,7 @@ def item_features(counted: Counted, end: int) -> Iterator[ItemFeatures]:
         if not (views or sold or adds[item]):
             continue  # what was sold is told by an earlier event, of another day
         views_1h, sold_1h, _ = hour.get(item, (0, 0, 0))
+        # By position: one is made for every item and hour.
         yield ItemFeatures(
             item, counted.category(item), views_1h, sold_1h, views, sold, cents,
             cents // sold if sold else 0, end * MINUTE_MS, lately.get(item, 0), adds[item],

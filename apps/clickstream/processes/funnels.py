@@ -161,16 +161,16 @@ def result(
         return None
     reached = len(done)
     return FunnelResult(
-        funnel.name,
-        session_id,
-        visitor_id,
-        arm,
-        reached,
-        len(funnel.steps),
-        funnel.steps[reached - 1],
-        funnel.steps[reached] if reached < len(funnel.steps) else None,
-        [b - a for a, b in pairwise(done)],
-        done[0],
-        revision,
-        deleted,
+        funnel=funnel.name,
+        session_id=session_id,
+        visitor_id=visitor_id,
+        arm=arm,
+        reached=reached,
+        steps=len(funnel.steps),
+        reached_step=funnel.steps[reached - 1],
+        dropped_at=funnel.steps[reached] if reached < len(funnel.steps) else None,
+        step_ms=[b - a for a, b in pairwise(done)],
+        entered_ms=done[0],
+        revision=revision,
+        deleted=deleted,
     )

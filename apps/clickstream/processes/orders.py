@@ -245,13 +245,31 @@ class Orders(KeyedProcess[OrderTold | OrderRefunded, OrderValued]):
             for line, back in zip(order.lines, money.pieces_back, strict=True)
         ]
         return OrderRow(
-            order_id, order.at_ms, day_of(order.at_ms, self._zone), order.currency, status_of(order, money),
-            sum(line.quantity for line in order.lines), order.cents, order.tax, order.shipping,
-            money.cancelled, money.refunded, money.shipping_back, money.net, money.cost, money.margin,
-            order.rate / RATE_PARTS if order.rate else None, reported(order.cents, order.rate),
-            reported(money.net, order.rate), reported(money.margin, order.rate), len(order.refunds),
-            money.unmatched, order.several, lines, order.revision,
-        )  # fmt: skip
+            order_id=order_id,
+            at_ms=order.at_ms,
+            day=day_of(order.at_ms, self._zone),
+            currency=order.currency,
+            status=status_of(order, money),
+            pieces=sum(line.quantity for line in order.lines),
+            amount_cents=order.cents,
+            tax_cents=order.tax,
+            shipping_cents=order.shipping,
+            cancelled_cents=money.cancelled,
+            refunded_cents=money.refunded,
+            shipping_back_cents=money.shipping_back,
+            net_cents=money.net,
+            cost_cents=money.cost,
+            margin_cents=money.margin,
+            rate=order.rate / RATE_PARTS if order.rate else None,
+            amount_reported_cents=reported(order.cents, order.rate),
+            net_reported_cents=reported(money.net, order.rate),
+            margin_reported_cents=reported(money.margin, order.rate),
+            refunds=len(order.refunds),
+            unmatched=money.unmatched,
+            several=order.several,
+            lines=lines,
+            revision=order.revision,
+        )
 
 
 def _first(order: KeptOrder) -> tuple[int, str]:

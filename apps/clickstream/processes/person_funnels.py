@@ -272,7 +272,23 @@ def spans_of(funnels: Sequence[Funnel]) -> dict[str, int]:
 
 def gone_row(funnel: str, person: str, way: int) -> PersonFunnel:
     """Return the row of a way that there is not any more; without a revision."""
-    return PersonFunnel(funnel, person, way, "", 0, 0, 0, 0, 0, "", None, [], 0, 0, True)
+    return PersonFunnel(
+        funnel=funnel,
+        person=person,
+        way=way,
+        arm="",
+        cohort_ms=0,
+        begin_ms=0,
+        end_ms=0,
+        reached=0,
+        steps=0,
+        reached_step="",
+        dropped_at=None,
+        step_ms=[],
+        browsers=0,
+        revision=0,
+        deleted=True,
+    )
 
 
 def rows_of(funnel: Funnel, kept: KeptWays, marks: Marks, person: str, arm: str) -> dict[int, PersonFunnel]:
@@ -298,8 +314,19 @@ def rows_of(funnel: Funnel, kept: KeptWays, marks: Marks, person: str, arm: str)
             if at in own.get(step, ())
         }
         rows[number] = PersonFunnel(
-            funnel.name, person, number, arm, cohort, way.begin_ms, way.end_ms, reached, len(funnel.steps),
-            funnel.steps[reached - 1], funnel.steps[reached] if reached < len(funnel.steps) else None,
-            [b - a for a, b in pairwise(way.done)], len(where), 0,
-        )  # fmt: skip
+            funnel=funnel.name,
+            person=person,
+            way=number,
+            arm=arm,
+            cohort_ms=cohort,
+            begin_ms=way.begin_ms,
+            end_ms=way.end_ms,
+            reached=reached,
+            steps=len(funnel.steps),
+            reached_step=funnel.steps[reached - 1],
+            dropped_at=funnel.steps[reached] if reached < len(funnel.steps) else None,
+            step_ms=[b - a for a, b in pairwise(way.done)],
+            browsers=len(where),
+            revision=0,
+        )
     return rows

@@ -1,4 +1,4 @@
-"""What the process of persons does about ways through funnels: takes marks, writes rows, forgets."""
+"""Person funnels in the process of persons: takes marks, writes rows, forgets."""
 
 from __future__ import annotations
 

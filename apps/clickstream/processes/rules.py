@@ -1,4 +1,4 @@
-"""When a session begins and ends: rule sets that one operator understands.
+"""Session rules: when a session begins and ends, as rule sets that one operator understands.
 
 ================== =============================== ======================= =====================
 rule set           a new session begins            a session ends for good is engaged

@@ -1,4 +1,4 @@
-"""What is kept of a browser, what is told of it, and to whom: what all parts of its process stand on."""
+"""The base of the visitor process: its state and its outputs, which all its parts stand on."""
 
 from __future__ import annotations
 

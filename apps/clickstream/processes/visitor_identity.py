@@ -1,4 +1,4 @@
-"""Whose a browser is, what is allowed there, and that it is forgotten."""
+"""Identity of a browser: its owner, its consent, its erasure."""
 
 from __future__ import annotations
 
@@ -260,9 +260,17 @@ class VisitorIdentity(VisitorPlaced):
     def _answered(self, step: Step, revision: int, ctx: Context, *, again: bool) -> None:
         answer = step.answer
         row = ConsentChange(
-            answer.consent_id, ctx.key, answer.user_id, answer.granted, names(answer.bits),
-            names(step.after), bool(step.before & ~step.after), answer.at_ms, revision, answer.told,
-        )  # fmt: skip
+            consent_id=answer.consent_id,
+            visitor_id=ctx.key,
+            user_id=answer.user_id,
+            granted=answer.granted,
+            purposes=names(answer.bits),
+            in_force=names(step.after),
+            withdrawn=bool(step.before & ~step.after),
+            at_ms=answer.at_ms,
+            revision=revision,
+            told=answer.told,
+        )
         ctx.output(self.consents, row, revision=revision if again else 0)
 
     def _unlink(self, cause: str, known: BrowserState, ctx: Context) -> None:

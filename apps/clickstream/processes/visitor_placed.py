@@ -1,4 +1,4 @@
-"""What carts and persons are told of a click: in order of time, when no login of before can come any more.
+"""Clicks told to carts and persons, in order of time, when no earlier login can come any more.
 
 ```
 browser   ··· view ··· login u1 ··· order ···· login u2 ·····   the view is u1's, though u2 may be read first
@@ -123,9 +123,20 @@ class VisitorPlaced(VisitorSessions):
             pieces = act.quantity * _CART[kind]
             stage = act.step or _STAGE.get(kind, "cart")
             change = CartChange(
-                cart, at, cause, visitor, person, stage, act.cents * pieces, marketing, act.order_id,
-                act.item if pieces else "", pieces if act.item else 0, act.device, channel,
-            )  # fmt: skip
+                cart_id=cart,
+                at_ms=at,
+                cause=cause,
+                visitor=visitor,
+                person=person,
+                stage=stage,
+                cents=act.cents * pieces,
+                marketing=marketing,
+                order_id=act.order_id,
+                item=act.item if pieces else "",
+                pieces=pieces if act.item else 0,
+                device=act.device,
+                channel=channel,
+            )
             ctx.output(self.carts, change)
             if nobodys:
                 self._filled(known, cart, kind == "purchase")

@@ -1,4 +1,4 @@
-"""What shards are told of a click, and what is held of it for its cart and person."""
+"""Clicks told to shards, and held for their cart and person."""
 
 from __future__ import annotations
 
@@ -139,6 +139,7 @@ class VisitorTold(VisitorIdentity):
         item, device = event.item_id, event.device if news else ""
         if kind == "page_view" and item is not None:
             # Presence goes along where there is a message anyway: shards are added up.
+            # By position: one is made for every view.
             viewed = ItemCount(
                 self._shard(item), at, cause, item, event.category or "", "view", 1, 0, device, low, high
             )
@@ -190,6 +191,7 @@ class VisitorTold(VisitorIdentity):
             cents, quantity = self._amount(event, at), sum(line.quantity for line in event.lines)
         elif event.price is not None:
             cents = self._rules.rates.worth(to_cents(event.price), event.currency, at) or 0
+        # By position: one is made for every click.
         return Held(
             at, event.event_id, order_of(event) if kind == "purchase" else "", event.user_id or "", cents,
             kind, event.item_id or "", event.query or "", event.category or "", event.device,

@@ -30,11 +30,22 @@ def kept_of(event: Click, campaign: str | None) -> Kept:
     """Return what is kept of a click."""
     sent = event.client_time_ms if event.client_sent_ms is None else event.client_sent_ms
     return Kept(
-        event.event_id, event.event_type, event.event_time_ms, event.client_time_ms, sent,
-        event.page_view_id or event.page_url, event.page_url, event.page_type, event.device, campaign,
-        event.step, event.amount, event.quantity, event.user_id,
-        order_of(event) if event.event_type == "purchase" else "",
-    )  # fmt: skip
+        event_id=event.event_id,
+        event_type=event.event_type,
+        event_time_ms=event.event_time_ms,
+        client_time_ms=event.client_time_ms,
+        client_sent_ms=sent,
+        page_view_id=event.page_view_id or event.page_url,
+        page_url=event.page_url,
+        page_type=event.page_type,
+        device=event.device,
+        campaign=campaign,
+        step=event.step,
+        amount=event.amount,
+        quantity=event.quantity,
+        user_id=event.user_id,
+        order_id=order_of(event) if event.event_type == "purchase" else "",
+    )
 
 
 def tracked(event: Kept, client: str) -> TrackerEvent:

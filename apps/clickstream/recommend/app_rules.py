@@ -1,4 +1,4 @@
-"""What operators can do with the rules of what is recommended: what `millrace rules clickstream` goes by."""
+"""The recommendation rules as `millrace rules clickstream` goes by them."""
 
 from __future__ import annotations
 

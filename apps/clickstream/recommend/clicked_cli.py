@@ -56,13 +56,22 @@ def rows_of(surface: str, report: Report) -> list[Beside]:
     control = report.arms[report.control]
     return [
         Beside(
-            surface, one.arm, report.control, report.arms[one.arm].matured, control.matured,
-            report.arms[one.arm].mean, control.mean, one.difference, one.low, one.high,
-            report.sample_ratio.ok, report.crossed,
+            surface=surface,
+            arm=one.arm,
+            control=report.control,
+            persons=report.arms[one.arm].matured,
+            control_persons=control.matured,
+            clicks=report.arms[one.arm].mean,
+            control_clicks=control.mean,
+            difference=one.difference,
+            low=one.low,
+            high=one.high,
+            dealt=report.sample_ratio.ok,
+            crossed=report.crossed,
         )
         for one in report.comparisons
         if report.arms[one.arm].exposed
-    ]  # fmt: skip
+    ]
 
 
 def run(*, sets: list[str], within: str, out: Path | None) -> list[Beside]:

@@ -1,4 +1,4 @@
-"""What may be shown, by rules that change while the shop is open: stock, category, price, bought."""
+"""Filters of recommendations, by rules that change while the shop is open: stock, category, price, bought."""
 
 from __future__ import annotations
 

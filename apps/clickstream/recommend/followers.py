@@ -1,4 +1,4 @@
-"""What followed an item in sessions: counts that grow, of which the greatest are asked for."""
+"""Follower counts of items in sessions, of which the greatest are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the app tells the core of its learned order: what it learns from, is judged by and must show."""
+"""The learned order as the core's registry sees it: training data, metrics, gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good lists of recommendations were: hits, their ranks, and what may be said of a difference."""
+"""Ranking metrics of recommendation lists: hits, ranks, and the confidence of a difference."""
 
 from __future__ import annotations
 

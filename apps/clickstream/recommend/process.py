@@ -312,16 +312,33 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
             self._show(visit, surface, event.cause, items, ctx)
             ctx.emit(
                 Recommendation(
-                    event.cause, surface, event.visitor, event.person, event.at_ms, event.item, visit.arm,
-                    items, [round(s.score, 6) for s in found], [s.why for s in found], len(visit.items),
-                    index.sessions, dropped, made[-1].model if made else "",
+                    cause=event.cause,
+                    surface=surface,
+                    visitor_id=event.visitor,
+                    person=event.person,
+                    event_time_ms=event.at_ms,
+                    item=event.item,
+                    arm=visit.arm,
+                    items=items,
+                    scores=[round(s.score, 6) for s in found],
+                    why=[s.why for s in found],
+                    visit=len(visit.items),
+                    sessions=index.sessions,
+                    dropped=dropped,
+                    model=made[-1].model if made else "",
                 )
-            )  # fmt: skip
+            )
             if learns and made:
                 row = ListExample(
-                    event.cause, surface, event.visitor, event.at_ms, event.item, len(visit.items),
-                    made[-1].candidates, made[-1].features.ravel().tolist(),
-                )  # fmt: skip
+                    cause=event.cause,
+                    surface=surface,
+                    visitor_id=event.visitor,
+                    event_time_ms=event.at_ms,
+                    item=event.item,
+                    visit=len(visit.items),
+                    items=made[-1].candidates,
+                    features=made[-1].features.ravel().tolist(),
+                )
                 ctx.output(self.examples, row)
 
     # -- quality ---------------------------------------------------------------------------------
@@ -368,9 +385,17 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
             shows.clicked += 1
             shows.ranks += rank
             row = RecommendedClick(
-                event.cause, surface, visit.arm, event.visitor, event.person, event.at_ms, event.item, rank,
-                one.cause, one.at,
-            )  # fmt: skip
+                cause=event.cause,
+                surface=surface,
+                arm=visit.arm,
+                visitor_id=event.visitor,
+                person=event.person,
+                event_time_ms=event.at_ms,
+                item=event.item,
+                rank=rank,
+                list_cause=one.cause,
+                shown_ms=one.at,
+            )
             ctx.output(self.clicks, row)
 
     def _windows(self) -> Window:
@@ -401,9 +426,16 @@ class Recommender(KeyedProcess[Looked, Recommendation]):
             rate = tally.hits / tally.queries
             change = self._r.detector.add(window.watched.setdefault(name, CusumState()), rate)
             row = RecommendationQuality(
-                surface, arm, window.start, window.start + self._r.window_ms, tally.queries, rate,
-                tally.reciprocal / tally.queries, tally.popular / tally.queries, len(tally.named) / known,
-                "" if change is None else change.direction,
-            )  # fmt: skip
+                surface=surface,
+                arm=arm,
+                start_ms=window.start,
+                end_ms=window.start + self._r.window_ms,
+                queries=tally.queries,
+                hit_rate=rate,
+                mrr=tally.reciprocal / tally.queries,
+                popular_hit_rate=tally.popular / tally.queries,
+                coverage=len(tally.named) / known,
+                change="" if change is None else change.direction,
+            )
             ctx.output(self.quality, row, identity=f"{name}/{window.start}")
         window.start, window.tallies = -1, {}

@@ -1,4 +1,4 @@
-"""What comes out of recommending: the lists that were shown, and how good they were."""
+"""Output records of recommending: lists that were shown, and their quality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``millrace serve clickstream`` can be asked: the next items for a visitor, from committed state."""
+"""The serving question of next items: ``millrace serve clickstream``, from committed state."""
 
 from __future__ import annotations
 

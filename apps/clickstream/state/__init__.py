@@ -1,1 +1,1 @@
-"""What is kept of a key between its events."""
+"""State types: what is kept of a key between its events."""

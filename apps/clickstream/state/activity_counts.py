@@ -1,4 +1,4 @@
-"""What somebody did in the shop, counted for a profile: by the hour, the last items, categories, money."""
+"""Activity counts of a profile: by the hour, the last items, categories, money."""
 
 from __future__ import annotations
 

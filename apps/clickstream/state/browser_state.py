@@ -1,4 +1,4 @@
-"""What is kept of a browser, and what the process of visitors is told."""
+"""The state of a browser, and the configuration of its process."""
 
 from __future__ import annotations
 

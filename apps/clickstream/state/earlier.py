@@ -1,4 +1,4 @@
-"""What earlier versions kept of persons, carts, shards, boards and orders, brought into the form of now.
+"""Earlier versions of the state of persons, carts, shards, boards and orders, brought into today's.
 
 They were two processes that told what a key is of by its first letters, and were told everything by one kind
 of record.
@@ -77,9 +77,20 @@ _PURCHASES: Final = 3
 
 def _purchase(act: Act) -> Purchase:
     return Purchase(
-        _bare(act.key), act.at_ms, act.cause, act.visitor, act.subject, act.stage, act.cents, act.quantity,
-        act.first_ms, act.first, act.last_ms, act.last, act.marketing,
-    )  # fmt: skip
+        person=_bare(act.key),
+        at_ms=act.at_ms,
+        cause=act.cause,
+        visitor=act.visitor,
+        order_id=act.subject,
+        cart_id=act.stage,
+        cents=act.cents,
+        quantity=act.quantity,
+        first_ms=act.first_ms,
+        first=act.first,
+        last_ms=act.last_ms,
+        last=act.last,
+        marketing=act.marketing,
+    )
 
 
 def _result(entry: EarlierEntry) -> None:
@@ -128,9 +139,21 @@ def _told(act: Act) -> Any:
 def _shopping(act: Act) -> Shopping:
     stage = act.stage if act.kind in ("checkout", "abandoned") else ""
     return Shopping(
-        act.person, act.kind, act.at_ms, act.cause, act.visitor, act.subject, act.category, act.device, stage,  # type: ignore[arg-type]
-        act.cents, act.quantity, act.gender, act.birth_year, act.counts,
-    )  # fmt: skip
+        person=act.person,
+        kind=act.kind,  # type: ignore[arg-type]
+        at_ms=act.at_ms,
+        cause=act.cause,
+        visitor=act.visitor,
+        subject=act.subject,
+        category=act.category,
+        device=act.device,
+        stage=stage,
+        cents=act.cents,
+        quantity=act.quantity,
+        gender=act.gender,
+        birth_year=act.birth_year,
+        counts=act.counts,
+    )
 
 
 def _bare(key: str) -> str:

@@ -306,17 +306,17 @@ class OfferBook:
         names = "\0".join((rule.name, event.person, event.cause, event.kind))
         identity = hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
         return Offer(
-            identity,
-            rule.name,
-            rule.offer,
-            arm,
-            event.person,
-            event.visitor,
-            event.subject if event.kind == "abandoned" else None,
-            at,
-            {step: ", ".join(_said(taken) for taken in events) for step, events in matched.items()},
-            event.device,
-            event.channel,
+            offer_id=identity,
+            rule=rule.name,
+            offer=rule.offer,
+            arm=arm,
+            person=event.person,
+            visitor_id=event.visitor,
+            cart_id=event.subject if event.kind == "abandoned" else None,
+            at_ms=at,
+            why={step: ", ".join(_said(taken) for taken in events) for step, events in matched.items()},
+            device=event.device,
+            channel=event.channel,
         )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What is left of an order: of its lines, tax, shipping and margin, after cancellations and refunds.
+"""Money of an order after cancellations and refunds: lines, tax, shipping, margin.
 
 All of it is a function of the order and of the set of what was taken back, so that neither order nor repeats
 make a difference.
@@ -166,7 +166,18 @@ def money_of(order: KeptOrder, *, tax_included: bool = True) -> OrderMoney:
     margin = None
     if cost_left is not None:
         margin = net - cost_left - ((tax or 0) if tax_included else 0)
-    return OrderMoney(cancelled, refunded, net, shipping_back, tax, cost, margin, pieces, unmatched, whole)
+    return OrderMoney(
+        cancelled=cancelled,
+        refunded=refunded,
+        net=net,
+        shipping_back=shipping_back,
+        tax_net=tax,
+        cost=cost,
+        margin=margin,
+        pieces_back=pieces,
+        unmatched=unmatched,
+        whole=whole,
+    )
 
 
 def status_of(order: KeptOrder, money: OrderMoney) -> str:

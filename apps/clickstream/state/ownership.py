@@ -1,4 +1,4 @@
-"""Who is at a browser when: accounts that events name, and logouts, in order of event time.
+"""Ownership of a browser over event time: accounts that events name, and logouts.
 
 An event that names an account is that account's. One that names none belongs to whoever was there last before
 it, and where nobody was yet, or somebody had logged out, to whoever is there next. What is said of one moment

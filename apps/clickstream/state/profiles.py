@@ -254,23 +254,38 @@ def profile_row(name: str, person: Person, *, deleted: bool = False) -> Profile:
         deleted: Whether the row is to go.
     """
     if deleted:
-        return Profile(name, [], 0, 0, 0, 0, 0, 0, [], "", 0, 0, person.revision, True)
+        return Profile(
+            person=name,
+            visitors=[],
+            views_1d=0,
+            searches_1d=0,
+            adds_1d=0,
+            orders_7d=0,
+            orders=0,
+            spent_cents=0,
+            last_items=[],
+            top_category="",
+            price_level_cents=0,
+            seen_ms=0,
+            revision=person.revision,
+            deleted=True,
+        )
     whole = person.whole()
     hour = whole.seen_ms // HOUR_MS
     day = panes_between(whole.hours, hour - 23, hour + 1, 1)
     top = best(whole.categories.items(), 1)
     return Profile(
-        name,
-        sorted(visitor for visitor, since in person.visitors.items() if since),
-        sum(c[0] for c in day),
-        sum(c[1] for c in day),
-        sum(c[2] for c in day),
-        sum(c[4] for c in whole.hours.values()),
-        whole.orders,
-        whole.spent_cents,
-        [item for _, item in reversed(whole.items)],
-        top[0][0] if top else "",
-        whole.viewed_cents // whole.viewed if whole.viewed else 0,
-        whole.seen_ms,
-        person.revision,
+        person=name,
+        visitors=sorted(visitor for visitor, since in person.visitors.items() if since),
+        views_1d=sum(c[0] for c in day),
+        searches_1d=sum(c[1] for c in day),
+        adds_1d=sum(c[2] for c in day),
+        orders_7d=sum(c[4] for c in whole.hours.values()),
+        orders=whole.orders,
+        spent_cents=whole.spent_cents,
+        last_items=[item for _, item in reversed(whole.items)],
+        top_category=top[0][0] if top else "",
+        price_level_cents=whole.viewed_cents // whole.viewed if whole.viewed else 0,
+        seen_ms=whole.seen_ms,
+        revision=person.revision,
     )

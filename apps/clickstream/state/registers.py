@@ -1,4 +1,4 @@
-"""What a person has allowed, whichever browser it was said in: of each purpose what was said last holds.
+"""The consent register of a person over all browsers: per purpose the last word holds.
 
 A register of that kind needs no order: of two answers about a purpose the one of the later moment wins, of
 one moment the withdrawal, and a repeat changes nothing. Withdrawals are kept as long as anything of a person

@@ -1,4 +1,4 @@
-"""Whose the touches of a browser are, at every moment: by the logins up to it, and by none of later.
+"""Attribution of a browser's touches to accounts at every moment, by the logins up to it.
 
 An order is attributed by its own time. A landing that nobody was there for is an account's from its login on,
 not before; so of each touch is told since when it is known to be somebody's, and, where a browser is all of

@@ -7,6 +7,7 @@ either can be stopped, upgraded and restored without the other.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -23,6 +24,8 @@ from millrace_apps.fraud.contracts.events import Control
 
 #: Name of the app: its section of the settings file, and its default folder.
 NAME = "fraud-cases"
+#: Its folder below that of the decisions.
+FOLDER = "cases"
 
 
 class CaseTopics(Section):
@@ -127,6 +130,9 @@ class CaseSettings(Section):
 
 class FraudCasesSettings(AppSettings):
     """What the case work can be told."""
+
+    #: Below the folder of the decisions: `millrace fraud cases` and the page look there.
+    DEFAULT_ROOT: ClassVar[str] = f".millrace/fraud/{FOLDER}"
 
     topics: CaseTopics = CaseTopics()
     cases: CaseSettings = CaseSettings()

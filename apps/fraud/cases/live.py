@@ -173,20 +173,20 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[AlertSeen]:
         ]
         found.append(
             AlertSeen(
-                row["card_id"],
-                row["transaction_id"],
-                row["event_time_ms"],
-                row["amount"],
-                min(1.0, max(0.0, row["score"])),
-                row.get("action") or "review",
-                reasons,
-                row.get("terminal_id"),
-                row.get("customer_id"),
-                row.get("model_score"),
-                row.get("country") or None,
-                row.get("billing_amount"),
-                row.get("billing_currency"),
-                row.get("ring") or "",
+                card_id=row["card_id"],
+                transaction_id=row["transaction_id"],
+                event_time_ms=row["event_time_ms"],
+                amount=row["amount"],
+                score=min(1.0, max(0.0, row["score"])),
+                action=row.get("action") or "review",
+                reasons=reasons,
+                terminal_id=row.get("terminal_id"),
+                customer_id=row.get("customer_id"),
+                model_score=row.get("model_score"),
+                country=row.get("country") or None,
+                billing_amount=row.get("billing_amount"),
+                billing_currency=row.get("billing_currency"),
+                ring=row.get("ring") or "",
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""What the commands over cases are told, and how they find the cases."""
+"""Options of the commands over cases, and the data that they name."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def settings_of(root: Path | None, bootstrap: str | None, overrides: list[str] |
     """Return the settings of the case work, with what the command was told."""
     from millrace.runtime.settings import load_settings
     from millrace.runtime.settings_sources import FromOption
-    from millrace_apps.fraud.cases.app import NAME, FraudCasesSettings
-    from millrace_apps.fraud.cases.store import FOLDER
+    from millrace_apps.fraud.cases.app import FOLDER, NAME, FraudCasesSettings
 
     sets = [f"storage.root={_fraud_root(root) / FOLDER}", *(overrides or ())]
     return load_settings(

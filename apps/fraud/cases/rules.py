@@ -1,4 +1,4 @@
-"""How alerts become cases, which queue a case is in, and what follows from what is said of it."""
+"""Case rules: when alerts become a case, its queue, and the consequences of a disposition."""
 
 from __future__ import annotations
 

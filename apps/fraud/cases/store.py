@@ -1,4 +1,4 @@
-"""Where cases are read from, and where dispositions and acts go.
+"""The store of cases, dispositions and acts, as commands and page use it.
 
 Cases are the tables of the streaming case work where it runs; else they are made in memory of the alerts
 and what was said of them so far. That goes to its topic, where a broker is named, and always into the table
@@ -20,7 +20,7 @@ from millrace.errors import UserError
 from millrace.operations.control_topic import AUDIT, KEY, append_audit
 from millrace.operations.sending import NotSent, send
 from millrace.runtime.settings import load_settings
-from millrace_apps.fraud.cases.app import FraudCasesSettings
+from millrace_apps.fraud.cases.app import FOLDER, FraudCasesSettings
 from millrace_apps.fraud.cases.events import (
     ActKind,
     CardBlock,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from millrace.dashboard.tables import DeltaReader
 
-#: The folder of the case work in the fraud app's root.
-FOLDER = "cases"
 #: Folder of its tables, relative to that root.
 TABLES = f"{FOLDER}/tables"
 JOURNAL = "dispositions"
@@ -229,9 +227,18 @@ def dispose(
     if block_ring and not (case.ring and verdict == "fraud"):
         raise UserError(f"{case.case_id}: only fraud blocks, and only rings have a device or terminal")
     note = _without_numbers(data, note)
-    said = Disposition(_identity(case, verdict, by, now), case.case_id, case.card_id, verdict, by, now, note,
-                       case.ring, block_ring,
-                       _elsewhere(view, case, now) if verdict == "genuine" else [])  # fmt: skip
+    said = Disposition(
+        disposition_id=_identity(case, verdict, by, now),
+        case_id=case.case_id,
+        card_id=case.card_id,
+        verdict=verdict,
+        by=by,
+        at_ms=now,
+        note=note,
+        ring=case.ring,
+        block_ring=block_ring,
+        elsewhere=_elsewhere(view, case, now) if verdict == "genuine" else [],
+    )
     _take(data, settings, view, _checked(said, Disposition, "disposition"))
     return said
 
@@ -277,9 +284,18 @@ def act(
     if what == "verified" and case.status == "fraud" and not case.ring:
         raise UserError(f"{case.case_id} is fraud: decide that it is genuine first")
     note = _without_numbers(data, note)
-    done = CaseAct(_identity(case, f"{what}\x00{about}" if about else what, by, now), case.case_id,
-                   case.card_id, what, by, now, note, case.ring, about,
-                   _elsewhere(view, case, now) if what == "verified" else [])  # fmt: skip
+    done = CaseAct(
+        act_id=_identity(case, f"{what}\x00{about}" if about else what, by, now),
+        case_id=case.case_id,
+        card_id=case.card_id,
+        what=what,
+        by=by,
+        at_ms=now,
+        note=note,
+        ring=case.ring,
+        about=about,
+        elsewhere=_elsewhere(view, case, now) if what == "verified" else [],
+    )
     _take(data, settings, view, _checked(done, CaseAct, "act"))
     return done
 

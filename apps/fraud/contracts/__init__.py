@@ -1,1 +1,1 @@
-"""What comes in and goes out: a type for each event, and for each row of a table."""
+"""Contracts of the app: a type for each event, and for each row of a table."""

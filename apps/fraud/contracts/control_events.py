@@ -1,4 +1,4 @@
-"""What changes thresholds and lists while the app runs, at once or by proposal."""
+"""Control events of thresholds and lists, at once or by proposal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known at a transaction of the card, and of the other entities that it has to do with."""
+"""Feature types: a transaction's card, and the other entities that it has to do with."""
 
 from __future__ import annotations
 

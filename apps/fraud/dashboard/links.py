@@ -1,4 +1,4 @@
-"""Who has to do with whom: cards, devices, addresses, terminals and merchants of the newest decisions."""
+"""The link graph of the page: cards, devices, addresses, terminals and merchants of the newest decisions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ from millrace.dashboard.views import (
     TimeSeries,
     View,
 )
-from millrace_apps.fraud.cases.store import FOLDER, TABLES, case_view
+from millrace_apps.fraud.cases.app import FOLDER
+from millrace_apps.fraud.cases.store import TABLES, case_view
 from millrace_apps.fraud.dashboard import card as dashboard_card
 from millrace_apps.fraud.dashboard import changes as dashboard_changes
 from millrace_apps.fraud.dashboard import control_group as dashboard_control

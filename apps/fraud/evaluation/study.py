@@ -148,8 +148,18 @@ def study(
     scored = transactions.iloc[rows.test][["TRANSACTION_ID", "TX_DATETIME", "TX_FRAUD"]].assign(
         score=probability, handbook_score=handbook[2], decision=decide(probability, review_from, block_from)
     )
-    return WeekResult(start, own[0], handbook[0], own[1], handbook[1], scored,
-                      len(rows.train), int(fraud[rows.train].sum()), review_from, block_from)  # fmt: skip
+    return WeekResult(
+        start=start,
+        own=own[0],
+        handbook=handbook[0],
+        hidden=own[1],
+        handbook_hidden=handbook[1],
+        scored=scored,
+        train_rows=len(rows.train),
+        train_frauds=int(fraud[rows.train].sum()),
+        review_from=review_from,
+        block_from=block_from,
+    )
 
 
 def thresholds(

@@ -1,4 +1,4 @@
-"""What goes into the history of customers and terminals, and what comes out of it."""
+"""Input and output types of the Handbook's histories of customers and terminals."""
 
 from __future__ import annotations
 

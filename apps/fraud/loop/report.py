@@ -1,4 +1,4 @@
-"""What the arms of a loop came to, as plain figures, and what must hold of them."""
+"""The report of a loop's arms, as plain figures, and the conditions on them."""
 
 from __future__ import annotations
 

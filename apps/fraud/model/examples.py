@@ -1,4 +1,4 @@
-"""What models learn from: payments whose labels are known."""
+"""Training examples: payments whose labels are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fraud app tells the core of its models: what they read, are judged on and must show."""
+"""The fraud models as the core's registry sees them: training data, metrics, gates."""
 
 from __future__ import annotations
 

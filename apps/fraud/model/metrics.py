@@ -1,4 +1,4 @@
-"""How good scores are: the Handbook's three measures, recall at few false positives, alert precision.
+"""Metrics of scores: the Handbook's three, recall at few false positives, alert precision.
 
 All take arrays of equal length. AUC and average precision are scikit-learn's; card precision is defined in
 the *Fraud Detection Handbook*, chapter 4.

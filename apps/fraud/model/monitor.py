@@ -1,4 +1,4 @@
-"""How the models do, day by day: measures, drift and age, as rows of the table ``model_metrics``."""
+"""Daily model monitoring: metrics, drift and age, as rows of the table ``model_metrics``."""
 
 from __future__ import annotations
 

@@ -166,17 +166,17 @@ def counted(outcomes: Iterable[Outcome]) -> list[Outcomes]:
         count(day, outcome)
     return [
         Outcomes(
-            model,
-            number * DAY_MS,
-            _texts(day.genuine),
-            _texts(day.fraud),
-            dict(top_cards(day)),
-            day.card_frauds,
-            day.alerts,
-            day.right,
-            day.versions,
-            day.trained_until_ms,
-            [_texts(counts) for counts in day.bins],
+            model=model,
+            day_ms=number * DAY_MS,
+            genuine=_texts(day.genuine),
+            fraud=_texts(day.fraud),
+            cards=dict(top_cards(day)),
+            card_frauds=day.card_frauds,
+            alerts=day.alerts,
+            right=day.right,
+            versions=day.versions,
+            trained_until_ms=day.trained_until_ms,
+            bins=[_texts(counts) for counts in day.bins],
         )
         for (model, number), day in days.items()
     ]

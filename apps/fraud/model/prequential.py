@@ -233,18 +233,20 @@ def measure(model: str, day_ms: int, day: Day) -> DayMetrics:
     version = min(day.versions, key=lambda v: (-day.versions[v], v), default="")
     until = day.trained_until_ms
     return DayMetrics(
-        model,
-        day_ms,
-        rows,
-        positives,
-        _auc(frauds, genuine) if both else None,
-        _average_precision(frauds, genuine) if positives else None,
-        sum(day.card_frauds.get(card, 0) > 0 for card, _ in top_cards(day)) / CARDS_A_DAY if rows else None,
-        day.right / day.alerts if day.alerts else None,
-        _recall(frauds, genuine) if both else None,
-        total / STEPS / rows if rows else 0.0,
-        version,
-        max(0.0, (day_ms + DAY_MS - until) / DAY_MS) if until else None,
+        model=model,
+        day_ms=day_ms,
+        rows=rows,
+        frauds=positives,
+        auc=_auc(frauds, genuine) if both else None,
+        ap=_average_precision(frauds, genuine) if positives else None,
+        cp100=sum(day.card_frauds.get(card, 0) > 0 for card, _ in top_cards(day)) / CARDS_A_DAY
+        if rows
+        else None,
+        alert_precision=day.right / day.alerts if day.alerts else None,
+        recall_at_01pct_fpr=_recall(frauds, genuine) if both else None,
+        mean_score=total / STEPS / rows if rows else 0.0,
+        version=version,
+        age_days=max(0.0, (day_ms + DAY_MS - until) / DAY_MS) if until else None,
         revision=max(1, day.judged),
     )
 

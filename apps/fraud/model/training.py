@@ -263,18 +263,18 @@ def train(
     fit = partial(_fit, spec=spec, jobs=jobs)
     judge = partial(_validate, seen, held, fit=partial(fit, seed=seed), capacity=capacity)
     return Trained(
-        spec,
-        fit(known, said.now, seed=seed),
-        _calibration(older, newer, said.earlier, fit=partial(fit, seed=0)),
-        judge(said.then),
-        len(known),
-        frauds,
-        int(known.at[0]),
-        end - 1 if said.now is None else max(end - 1, int(said.now.at[-1])),
-        profile_of(known.x, spec.inputs),
-        0 if said.now is None else len(said.now),
-        0 if said.now is None else int(said.now.fraud.sum()),
-        None if said.then is None else judge(None),
+        spec=spec,
+        model=fit(known, said.now, seed=seed),
+        calibration=_calibration(older, newer, said.earlier, fit=partial(fit, seed=0)),
+        validation=judge(said.then),
+        rows=len(known),
+        frauds=frauds,
+        since_ms=int(known.at[0]),
+        until_ms=end - 1 if said.now is None else max(end - 1, int(said.now.at[-1])),
+        profile=profile_of(known.x, spec.inputs),
+        feedback_rows=0 if said.now is None else len(said.now),
+        feedback_frauds=0 if said.now is None else int(said.now.fraud.sum()),
+        alone=None if said.then is None else judge(None),
     )
 
 

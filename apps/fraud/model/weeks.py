@@ -1,4 +1,4 @@
-"""Which payments a model may be trained on and tested on: the Handbook's protocol.
+"""Training and test weeks of a model, with the delay between them: the Handbook's protocol.
 
 *Fraud Detection Handbook*, chapters 3 and 5: a week of training, a week in which its labels become known, a
 week of testing; from each day of the test week the cards are left out that were known to be compromised.

@@ -1,4 +1,4 @@
-"""What operators can do with the rules of the fraud app: what `millrace rules fraud` goes by."""
+"""The fraud rules as `millrace rules fraud` goes by them."""
 
 from __future__ import annotations
 

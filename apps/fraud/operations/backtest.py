@@ -1,4 +1,4 @@
-"""What rules would have done: the same conditions and windows over transactions that were decided on.
+"""Back-test of rules: the same conditions and windows over transactions that were decided on.
 
 Windows are computed anew from the table's transactions, so a rule may ask for one that nobody asked for
 before; what else it reads is what stood there when it was decided.

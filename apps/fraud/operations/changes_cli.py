@@ -35,7 +35,9 @@ Removes = Annotated[
     list[str] | None, typer.Option("--remove", metavar="LIST=VALUE", help="Off a list; may be repeated.")
 ]
 For = Annotated[str, typer.Option("--for", help="How long entries stand, e.g. 12h or 30d.")]
-Last = Annotated[str, typer.Option("--last", help="Decisions of the last so long, by event time.")]
+Last = Annotated[
+    str, typer.Option("--last", metavar="DURATION", help="Decisions of the last so long, by event time.")
+]
 Why = Annotated[str, typer.Option("--reason", help="Why; stands in the proposal and in the audit.")]
 Out = Annotated[Path | None, typer.Option(help="Write the report here as JSON.")]
 

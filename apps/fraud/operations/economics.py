@@ -1,4 +1,4 @@
-"""What thresholds cost and save: from scored payments to the thresholds of review and block.
+"""Threshold economics: from scored payments to the thresholds of review and block that cost least.
 
 A transaction below both thresholds passes; from the review threshold on its card is looked at, from the block
 threshold on it is blocked. Looking costs an analyst's time and there is a fixed number of looks a day;
@@ -184,19 +184,19 @@ def outcome(scored: Scored, review_from: float, block_from: float, costs: Costs)
     hits = float(weight[flagged & fraud].sum())
     days = scored.days
     return Outcome(
-        review_from,
-        block_from,
-        round(cost, 2),
-        round(total - saved, 2),
-        round(saved, 2),
-        _share(saved, total),
-        _share(hits, float(weight[fraud].sum())),
-        _share(hits, float(weight[flagged].sum())),
-        _share(blocked_wrongly, float(weight[genuine].sum())),
-        reviews / days,
-        int(per_day.max(initial=0)),
-        int(blocked.sum()) / days,
-        _share(int((weight[flagged] == 0).sum()), int(flagged.sum())),
+        review_from=review_from,
+        block_from=block_from,
+        cost=round(cost, 2),
+        loss=round(total - saved, 2),
+        saved=round(saved, 2),
+        caught_share=_share(saved, total),
+        recall=_share(hits, float(weight[fraud].sum())),
+        precision=_share(hits, float(weight[flagged].sum())),
+        false_block_rate=_share(blocked_wrongly, float(weight[genuine].sum())),
+        reviews_per_day=reviews / days,
+        reviews_most=int(per_day.max(initial=0)),
+        blocks_per_day=int(blocked.sum()) / days,
+        unknown_share=_share(int((weight[flagged] == 0).sum()), int(flagged.sum())),
     )
 
 

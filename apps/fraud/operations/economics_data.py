@@ -1,4 +1,4 @@
-"""What thresholds are chosen on: all decisions of the app's tables, each with what is known of it.
+"""Data of the threshold economics: all decisions of the app's tables, each with what is known of it.
 
 A payment is known as :func:`millrace_apps.fraud.model.known.known` has it. Those younger than the label delay
 are left out altogether, since of them frauds alone would be known. What was stopped and nobody has looked at
@@ -129,18 +129,18 @@ def scored_decisions(
     unknown = (found["verdict"] == Verdict.UNKNOWN).to_numpy(dtype=bool)
     control = scored["control_group"] == True if "control_group" in scored else fraud[:0]  # noqa: E712
     basis = Basis(
-        score.value,
-        sorted({str(v) for v in scored[names[1]].dropna()}) if names[1:] else [],
-        now,
-        delay,
-        early,
-        len(scored),
-        int(fraud.sum()),
-        int((~fraud & ~unknown).sum()),
-        int(unknown.sum()),
-        int(control.sum()),
-        0 if early else int((~old).sum()),
-        len(chosen) - len(scored),
+        score=score.value,
+        versions=sorted({str(v) for v in scored[names[1]].dropna()}) if names[1:] else [],
+        as_of_ms=now,
+        label_delay_ms=delay,
+        early=early,
+        payments=len(scored),
+        frauds=int(fraud.sum()),
+        genuine=int((~fraud & ~unknown).sum()),
+        unknown=int(unknown.sum()),
+        control_group=int(control.sum()),
+        young=0 if early else int((~old).sum()),
+        unscored=len(chosen) - len(scored),
     )
     return _arrays(scored, names[0], fraud, np.where(unknown, 0.0, found["weight"])), basis
 

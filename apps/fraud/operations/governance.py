@@ -1,4 +1,4 @@
-"""Who must agree with what lets payments pass: thresholds, lists, proposals of changes to them, rules.
+"""Two-person governance of what lets payments pass: thresholds, lists, rules, and proposals to change them.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the control topic of the decisions says, read by commands: rules, lists, thresholds, proposals."""
+"""Control state of the decisions, read by commands: rules, lists, thresholds, proposals."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ Value = Annotated[
 ]
 For = Annotated[str, typer.Option("--for", help="How long, e.g. 12h or 30d, from --from on.")]
 From = Annotated[
-    str | None, typer.Option("--from", help="Event time from which --for counts; default the clock's now.")
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Event time from which --for counts; default the clock's now."
+    ),
 ]
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Rates of currencies, for payments whose issuer names none.")
 
 From = Annotated[
-    str | None, typer.Option("--from", help="Event time from which it holds; default the clock's now.")
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Event time from which it holds; default the clock's now."),
 ]
 
 

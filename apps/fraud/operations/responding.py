@@ -1,4 +1,4 @@
-"""What was blocked becomes what was declined, where the issuer has no feed that says so.
+"""Declines for our own blocks, where the issuer has no feed of authorisations.
 
 A decision is no response: only who answers the customer knows what the answer was. Where that is always what
 was decided, the alerts say it, and this writes it to the topic of authorisations, under identities that are

@@ -1,4 +1,4 @@
-"""What was answered while the customer waited, beside what the stream then decided."""
+"""Comparison of served answers with the decisions of the stream."""
 
 from __future__ import annotations
 

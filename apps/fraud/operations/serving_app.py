@@ -1,4 +1,4 @@
-"""What `millrace fraud serve` is made of, by the app's settings."""
+"""Assembly of `millrace fraud serve`, by the app's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the keys for tokens of card numbers are, by the app's settings."""
+"""Token keys of card numbers, by the app's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other thresholds and lists would have done, over all decisions of a time.
+"""What-if of other thresholds and lists, over all decisions of a time.
 
 Each decision is made anew of what its row says: its score, what its rules and its model said, which lists it
 is on. Where a threshold of the reasons is another one, the score is computed anew of the features of the row.

@@ -1,1 +1,1 @@
-"""What is done with an event: the app's keyed processes, and what they are made of."""
+"""The app's keyed processes, and the logic that they are made of."""

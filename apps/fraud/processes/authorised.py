@@ -1,4 +1,4 @@
-"""What became of a card's payments by their authorisations: what was paid in the end, whatever came first.
+"""Settlement of a card's payments by their authorisations, whatever comes first.
 
 A payment takes its amount from the balance when it is made (a hold). From then on::
 

@@ -310,17 +310,17 @@ class _Cards(Stage):
         ctx.output(
             self.corrections,
             Correction(
-                event.transaction_id,
-                event.card_id,
-                event.event_time_ms,
-                ctx.watermark - ctx.event_time,
-                event.amount,
-                event.kind,
-                action_for(score, thresholds),
-                score,
-                reasons,
-                last - look.end,
-                look.times[last - 1] if last > look.end else event.event_time_ms,
+                transaction_id=event.transaction_id,
+                card_id=event.card_id,
+                event_time_ms=event.event_time_ms,
+                lateness_ms=ctx.watermark - ctx.event_time,
+                amount=event.amount,
+                kind=event.kind,
+                would_be=action_for(score, thresholds),
+                score=score,
+                reasons=reasons,
+                decided_after=last - look.end,
+                until_ms=look.times[last - 1] if last > look.end else event.event_time_ms,
             ),
         )
 

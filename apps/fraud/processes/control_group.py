@@ -1,4 +1,4 @@
-"""Who is let through though it would be blocked: a random share, so that it comes out what is blocked.
+"""The control group: a random share of would-be blocks that passes, so that their truth comes out.
 
 A blocked payment tells nothing: no holder complains of it, and whether it was a fraud is not seen. Those of
 the control group are what is blocked in all but the action, so what becomes of them holds for all.

@@ -33,6 +33,7 @@ def look_at(history: History, time: int, card: int, of_card: int = 0) -> EntityF
     cards = look.links(start_30d)
     count = end - start_30d
     day = look.amounts_from(start_24h)
+    # By position: one is made for every payment and entity.
     return EntityFeatures(
         end - start_1h,
         look.total_from(start_1h) / 100,
@@ -54,6 +55,7 @@ def look_at(history: History, time: int, card: int, of_card: int = 0) -> EntityF
 def _busy(history: History, look: Look, card: int, of_card: int) -> EntityFeatures:
     """Return what is known of an entity that has more purchases than are kept one by one."""
     (count_1h, sum_1h), (count_24h, sum_24h), (count, total) = map(look.numbers, _WINDOWS)
+    # By position: one is made for every payment at a busy entity.
     return EntityFeatures(
         count_1h,
         sum_1h / 100,

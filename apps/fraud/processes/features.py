@@ -125,6 +125,7 @@ def observe(
     excluded_1m = excluded_1h = excluded_24h = 0
     if past.excluded:
         excluded_1m, excluded_1h, excluded_24h = map(past.left_out, (time,) * 3, _WINDOWS)
+    # By position: one is made for every payment.
     features = Features(
         count,
         None if mean is None else mean / 100,

@@ -80,7 +80,19 @@ class Issued(msgspec.Struct, array_like=True, gc=False):
         bins, versions = watched(observed), ("", decision.model_version, decision.challenger_version)
         card = decision.card_id
         return [
-            Outcome(role, at, card, score, is_fraud, alerted, None, version or "", trained, bins, off=off)
+            Outcome(
+                model=role,
+                event_time_ms=at,
+                card=card,
+                score=score,
+                is_fraud=is_fraud,
+                alerted=alerted,
+                was=None,
+                version=version or "",
+                trained_until_ms=trained,
+                bins=bins,
+                off=off,
+            )
             for role, score, version, trained in zip(ROLES, scores, versions, (0, *until), strict=True)
             if score is not None
         ]

@@ -1,4 +1,4 @@
-"""What rules can ask of labels: the fields of a decision's ``card_labels`` and ``terminal_labels``."""
+"""Label fields of rules: ``card_labels`` and ``terminal_labels`` of a decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fraud rules can say, and which windows each stage must compute for the rules that are in force."""
+"""The rule language of fraud, and the windows that each stage computes for the rules in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of the fraud app share: control events, and the records that go from one to the next."""
+"""Control events and hand-over records that the stages of the fraud app share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from millrace import BroadcastContext, Context, KeyedProcess, broadcast_state, side_output
+from millrace.errors import UserError
 from millrace.rules import Entry
 from millrace_apps.fraud.contracts.events import (
     Alert,
@@ -82,6 +83,7 @@ class Enriched(msgspec.Struct, frozen=True, gc=False, tag="enriched"):
 
     def observed(self) -> Observed:
         """Return all that is known of a transaction."""
+        # By position: one is made for every payment.
         return Observed(
             self.tx,
             self.own,
@@ -247,3 +249,14 @@ class Stage(KeyedProcess[Any, Any]):
         ctx.emit(decision)
         if alert is not None:
             ctx.output(self.alerts, alert)
+
+
+class LaterStage(Stage):
+    """A stage after the card's."""
+
+    def process_broadcast(self, control: Any, ctx: BroadcastContext) -> None:
+        """Take over what the card's stage takes over; what is refused has been reported there."""
+        try:
+            super().process_broadcast(control, ctx)
+        except UserError:
+            return

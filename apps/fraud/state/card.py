@@ -1,4 +1,4 @@
-"""What is kept of a card beside its profile: its last 24 hours, in whole cents."""
+"""The state of a card beside its profile: its last 24 hours, in whole cents."""
 
 from __future__ import annotations
 

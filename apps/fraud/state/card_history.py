@@ -8,9 +8,10 @@ from typing import Final, Protocol
 import msgspec
 
 from millrace.parts.lookback import Look, link_of
+from millrace.places import distance_m
 from millrace_apps.fraud.contracts.events import Transaction
 from millrace_apps.fraud.contracts.feature_types import CardFeatures
-from millrace_apps.fraud.processes.geo import Place, distance_km, speed_kmh
+from millrace_apps.fraud.processes.geo import Place, speed_kmh
 from millrace_apps.fraud.state.history import DAY_MS, HORIZON_MS, History
 from millrace_apps.fraud.state.kinds import kind_of, purchase_of
 
@@ -104,11 +105,29 @@ def card_features(
     median = None if gap is None else gap / 1000
     if not end or (last := times[end - 1]) <= time - HORIZON_MS:
         total = cents / 100
-        known = (0, 0 if device else None, 0 if ip else None)
         return CardFeatures(
-            None, median, this, total, this, total, this, total, None, None, this, this,
-            1 if device else 0, 1 if ip else 0, *known, km, kmh, fastest, False,
-        )  # fmt: skip
+            gap_s=None,
+            gap_median_s=median,
+            count_10m=this,
+            sum_10m=total,
+            count_7d=this,
+            sum_7d=total,
+            count_30d=this,
+            sum_30d=total,
+            max_30d=None,
+            min_1m=None,
+            terminals_24h=this,
+            terminals_30d=this,
+            devices_30d=1 if device else 0,
+            ips_24h=1 if ip else 0,
+            terminal_before=0,
+            device_before=0 if device else None,
+            ip_before=0 if ip else None,
+            km=km,
+            kmh=kmh,
+            fastest_kmh=fastest,
+            truncated=False,
+        )
     totals, amounts = look.totals, look.amounts
     start = 0 if times[0] > time - HORIZON_MS else bisect_right(times, time - HORIZON_MS, 0, end)
     start_7d = start if times[start] > time - _WEEK_MS else bisect_right(times, time - _WEEK_MS, start, end)
@@ -131,28 +150,28 @@ def card_features(
                 smallest = min(filter(None, amounts[start_1m:end]), default=None)
                 least = None if smallest is None else smallest / 100
     features = CardFeatures(
-        (time - last) / 1000,
-        median,
-        end - start_10m + this,
-        (upto - totals[start_10m]) / 100,
-        end - start_7d + this,
-        (upto - totals[start_7d]) / 100,
-        end - start + this,
-        (upto - totals[start]) / 100,
-        max(amounts[start:end]) / 100,
-        least,
-        terminals_24h,
-        _different(terminals, terminal),
-        _different(devices, device),
-        ips_24h,
-        terminals.count(terminal) if terminal else 0,
-        devices.count(device) if device else None,
-        ips.count(ip) if ip else None,
-        km,
-        kmh,
-        fastest,
-        look.history is not None and look.history.dropped > 0,
-        _home(look, start),
+        gap_s=(time - last) / 1000,
+        gap_median_s=median,
+        count_10m=end - start_10m + this,
+        sum_10m=(upto - totals[start_10m]) / 100,
+        count_7d=end - start_7d + this,
+        sum_7d=(upto - totals[start_7d]) / 100,
+        count_30d=end - start + this,
+        sum_30d=(upto - totals[start]) / 100,
+        max_30d=max(amounts[start:end]) / 100,
+        min_1m=least,
+        terminals_24h=terminals_24h,
+        terminals_30d=_different(terminals, terminal),
+        devices_30d=_different(devices, device),
+        ips_24h=ips_24h,
+        terminal_before=terminals.count(terminal) if terminal else 0,
+        device_before=devices.count(device) if device else None,
+        ip_before=ips.count(ip) if ip else None,
+        km=km,
+        kmh=kmh,
+        fastest_kmh=fastest,
+        truncated=look.history is not None and look.history.dropped > 0,
+        home_country=_home(look, start),
     )
     return features if look.tail is None else _busy(features, look, this, cents, links)
 
@@ -191,7 +210,7 @@ def travel(tx: Transaction, place: Place | None) -> tuple[float | None, float | 
     """Return how far and how fast a card has come, km and km/h; None without two positions."""
     if place is None or tx.latitude is None or tx.longitude is None:
         return None, None
-    km = distance_km(place, tx.latitude, tx.longitude)
+    km = distance_m(place.latitude, place.longitude, tx.latitude, tx.longitude) / 1_000
     return km, speed_kmh(km, tx.event_time_ms - place.time)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millrace.errors import UserError
+from millrace.local.documents import read_yaml
 from millrace.rules import Entry
 from millrace_apps.iot_maintenance.alarms.bounds import Bound
 from millrace_apps.iot_maintenance.alarms.language import FORESIGHT, Facts
@@ -258,14 +259,7 @@ def read_rules(path: Path) -> list[AlarmRule]:
     Raises:
         RuleFileError: It cannot be read, or a rule of it is none; says which and why.
     """
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RuleFileError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise RuleFileError(f"{path}: {' '.join(str(error).split())}") from None
+    found = read_yaml(path, RuleFileError)
     listed = found.get("rules") if isinstance(found, dict) else found
     if not isinstance(listed, list):
         raise RuleFileError(f"{path} is no list of rules")

@@ -1,4 +1,4 @@
-"""What alarm rules can speak of: the facts of a reading, a machine or a step, and functions of them."""
+"""The language of alarm rules: facts of a reading, a machine or a step, and functions of them."""
 
 from __future__ import annotations
 

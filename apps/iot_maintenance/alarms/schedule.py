@@ -1,4 +1,4 @@
-"""When a rule is in force: days of the week and hours of the day, by the clock of a place."""
+"""Schedules of alarm rules: days of the week and hours of the day, in a time zone."""
 
 from __future__ import annotations
 

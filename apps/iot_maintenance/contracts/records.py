@@ -1,4 +1,4 @@
-"""What comes out: enriched readings, liveness, KPIs; alarms are in ``alarms.record``."""
+"""Contracts of the outputs: enriched readings, liveness, KPIs; alarms are in ``alarms.record``."""
 
 from __future__ import annotations
 

@@ -195,10 +195,19 @@ def _fleet(data: AppData) -> list[Machine]:
         kind = reading.get("kind") or (health["kind"] if health is not None else "")
         found.append(
             Machine(
-                name, kind or "", reading.get("status"), SEVERITIES[worst] if worst >= 0 else "", len(of),
-                health, risks.get(name), lives.get(name), ahead.get(name), plans.get(name), work.get(name),
+                machine_id=name,
+                kind=kind or "",
+                status=reading.get("status"),
+                severity=SEVERITIES[worst] if worst >= 0 else "",
+                alarms=len(of),
+                health=health,
+                risk=risks.get(name),
+                life=lives.get(name),
+                crossing=ahead.get(name),
+                plan=plans.get(name),
+                order=work.get(name),
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda machine: machine.urgency)
 
 

@@ -1,4 +1,4 @@
-"""What can be done from the page: act on alarms, and plan maintenance, as the commands do."""
+"""Actions of the page: on alarms and planned maintenance, as the commands do them."""
 
 from __future__ import annotations
 

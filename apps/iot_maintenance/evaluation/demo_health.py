@@ -1,4 +1,4 @@
-"""What machines' sensors say together against what is true of the machines."""
+"""Checks of T² and Q in the demo, against the truth about the machines."""
 
 from __future__ import annotations
 

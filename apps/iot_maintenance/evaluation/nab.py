@@ -1,4 +1,4 @@
-"""What dead-band and delays do for an alarm: series of the Numenta Anomaly Benchmark.
+"""The effect of dead-band and delays on an alarm: series of the Numenta Anomaly Benchmark.
 
 Each series is a sensor with a limit above and one below: mean and ``WIDTH`` standard deviations of its first
 15 %. One rule has the bare limits, the other a dead-band, an on-delay and an off-delay. The numbers below are

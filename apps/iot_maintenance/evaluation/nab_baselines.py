@@ -1,4 +1,4 @@
-"""What anomaly scores are compared with: the benchmark's windowed Gaussian, and a z-score that fades."""
+"""Baselines of anomaly scores: the benchmark's windowed Gaussian, and a z-score that fades."""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ def learn(
     models: Annotated[int, typer.Option(min=1, help="Models of remaining life whose mean is taken.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the models.")] = 0,
     since: Annotated[
-        str | None, typer.Option("--from", help="Begin of the normal period, of normal (ms or ISO 8601).")
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Begin of the normal period, of normal (ms or ISO 8601)."
+        ),
     ] = None,
     interval: Annotated[str, typer.Option(help="The means of so long are a row, of normal.")] = "1m",
     confidence: Annotated[

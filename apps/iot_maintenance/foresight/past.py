@@ -174,8 +174,23 @@ def seen(row: dict[str, Any]) -> EnrichedReading:
         row: With ``errors_24h`` beside what back-tests of other rules read.
     """
     return EnrichedReading(
-        row["reading_id"], row["sensor_id"], row["machine_id"], row["quantity"], None, "",
-        row["event_time_ms"], 0, False, False, "good", "", row["status"], row["status_since_ms"], row["kind"],
-        dict(row["attributes"] or ()), dict(row["last_maintenance_ms"] or ()), {},
-        dict(row["errors_24h"] or ()),
-    )  # fmt: skip
+        reading_id=row["reading_id"],
+        sensor_id=row["sensor_id"],
+        machine_id=row["machine_id"],
+        quantity=row["quantity"],
+        value=None,
+        unit="",
+        event_time_ms=row["event_time_ms"],
+        revision=0,
+        corrected=False,
+        late=False,
+        quality="good",
+        fault="",
+        status=row["status"],
+        status_since_ms=row["status_since_ms"],
+        kind=row["kind"],
+        attributes=dict(row["attributes"] or ()),
+        last_maintenance_ms=dict(row["last_maintenance_ms"] or ()),
+        component_age_days={},
+        errors_24h=dict(row["errors_24h"] or ()),
+    )

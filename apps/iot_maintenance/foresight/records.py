@@ -1,4 +1,4 @@
-"""What comes out of looking ahead: features, risks, remaining life, and when to maintain what."""
+"""Output records of foresight: features, risks, remaining life, maintenance dates."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What operators do: commands, and what these stand on."""
+"""Operators' commands, and what these stand on."""

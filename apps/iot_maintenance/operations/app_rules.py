@@ -1,4 +1,4 @@
-"""What operators can do with the alarm rules of the iot app: what `millrace rules iot` goes by."""
+"""The alarm rules as `millrace rules iot` goes by them."""
 
 from __future__ import annotations
 

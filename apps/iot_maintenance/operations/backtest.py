@@ -1,4 +1,4 @@
-"""What alarm rules would have done: the app's own monitor over the readings that it has written.
+"""Back-test of alarm rules: the app's own monitor over the readings that it has written.
 
 Readings stand in the table as they came, with what held for their machine, so facts are told anew as the
 readings saw them. What is in no reading cannot be: errors of controllers, heartbeats, operators' actions.

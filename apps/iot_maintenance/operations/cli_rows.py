@@ -1,4 +1,4 @@
-"""How commands show rows: as a table, or as JSON lines."""
+"""Output of rows by commands: as a table, or as JSON lines."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ app = typer.Typer(no_args_is_help=True, help="What is normal for machines: learn
 @app.command("train")
 def train(
     out: Annotated[Path, typer.Option(help="Where what is normal goes, as JSON; for health.charts.")],
-    since: Annotated[str | None, typer.Option("--from", help="Begin of the period (ms or ISO 8601).")] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Begin of the period (ms or ISO 8601).")
+    ] = None,
     until: Annotated[str | None, typer.Option("--until", help="End of the period.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only of machines of this kind.")] = None,
     confidence: Annotated[

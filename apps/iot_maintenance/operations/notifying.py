@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from millrace.errors import UserError
+from millrace.local.documents import read_yaml
 from millrace.time.durations import to_ms
 from millrace_apps.iot_maintenance.alarms.rule import Category, Severity
 from millrace_apps.iot_maintenance.alarms.schedule import Schedule
@@ -144,13 +145,10 @@ def read_plan(path: Path) -> Plan:
     Raises:
         NotifyError: It cannot be read, or says something that is not understood.
     """
-    import yaml
-
+    found = read_yaml(path, NotifyError)
     try:
-        plan = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Plan)
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotifyError(f"{path} cannot be read: {error}") from None
-    except (yaml.YAMLError, msgspec.ValidationError, UserError) as error:
+        plan = msgspec.convert(found, Plan)
+    except (msgspec.ValidationError, UserError) as error:
         raise NotifyError(f"{path}: {' '.join(str(error).split())}") from None
     for name, channel in plan.channels.items():
         if bool(channel.webhook) == (channel.mail is not None):

@@ -1,4 +1,4 @@
-"""What commands over alarms begin with: settings, tables, and the clock that operators go by."""
+"""Settings, tables and event-time clock of the commands over alarms."""
 
 from __future__ import annotations
 
@@ -151,17 +151,17 @@ def plan_of(
     if start_ms is not None and start_ms + (duration_ms or USUAL_MS) <= at:
         raise UserError("the work would be over already by the clock of the events")
     return Action(
-        uuid.uuid4().hex,
-        machine,
-        component,
-        "plan",
-        at,
-        operator,
-        duration_ms,
-        comment,
-        role,
-        start_ms,
-        suppress,
+        action_id=uuid.uuid4().hex,
+        entity_id=machine,
+        alarm=component,
+        verb="plan",
+        event_time_ms=at,
+        operator=operator,
+        duration_ms=duration_ms,
+        comment=comment,
+        role=role,
+        start_ms=start_ms,
+        suppress=suppress,
     )
 
 

@@ -25,17 +25,11 @@ def read_assets(path: Path, now: int) -> list[Equipment]:
     Raises:
         UserError: It cannot be read, or one of them is none; says which and why.
     """
-    import yaml
-
+    from millrace.local.documents import read_yaml
     from millrace_apps.iot_maintenance.contracts.events import Equipment, MeasuringPoint
     from millrace_apps.iot_maintenance.state.assets import subject_of
 
-    try:
-        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    found = read_yaml(path)
     if not isinstance(found, list):
         raise UserError(f"{path} is no list of assets")
     assets = []

@@ -252,35 +252,35 @@ class Ordered(Charted):
     def _tell_order(self, component: str, order: OpenOrder, at: int, ctx: Context) -> None:
         order.revision += 1
         row = WorkOrder(
-            order.order_id,
-            order.revision,
-            ctx.key,
-            component,
-            at,
-            order.state,
-            order.start,
-            order.end,
-            order.suppress,
-            order.operator,
-            order.comment,
+            order_id=order.order_id,
+            revision=order.revision,
+            machine_id=ctx.key,
+            component=component,
+            event_time_ms=at,
+            state=order.state,
+            start_ms=order.start,
+            end_ms=order.end,
+            suppress=order.suppress,
+            operator=order.operator,
+            comment=order.comment,
         )
         ctx.output(self.orders, row, revision=order.revision, identity=f"order:{order.order_id}")
 
     def _refuse(self, event: Action, at: int, why: str, ctx: Context) -> None:
         start, end = _when(event, at)
         row = WorkOrder(
-            event.action_id,
-            0,
-            ctx.key,
-            event.alarm,
-            at,
-            "rejected",
-            start,
-            end,
-            event.suppress,
-            event.operator,
-            event.comment,
-            f"{event.verb}: {why}",
+            order_id=event.action_id,
+            revision=0,
+            machine_id=ctx.key,
+            component=event.alarm,
+            event_time_ms=at,
+            state="rejected",
+            start_ms=start,
+            end_ms=end,
+            suppress=event.suppress,
+            operator=event.operator,
+            comment=event.comment,
+            reason=f"{event.verb}: {why}",
         )
         ctx.output(self.orders, row, identity=f"order:{event.action_id}")
 

@@ -1,4 +1,4 @@
-"""What a machine's status means: from the words of its controller to the regimes that KPIs and rules know.
+"""Status mapping: from the words of controllers to the regimes of KPIs and rules.
 
 Every plant has words of its own. Those of PackML (ISA-TR88.00.02) are known, whatever their case, and so are
 the regimes' own names; a plant maps its others in its fleet's file. A word that nobody has mapped is no

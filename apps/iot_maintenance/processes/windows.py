@@ -290,19 +290,19 @@ class Windows(msgspec.Struct):
         total = max(count.alarms, 1)
         is_flood = count.alarms > FLOOD
         return AlarmKpi(
-            plant,
-            span,
-            start,
-            end,
-            count.alarms,
-            is_flood if span == "10min" else count.floods > 0,
-            float(is_flood) if span == "10min" else count.floods * WINDOW_MS / DAY_MS,
-            sorted(count.chattering),
-            sorted({name for name, age in (*stood, *shelved) if end - age > DAY_MS}),
-            len(stood),
-            {name: n / total for name, n in zip(SEVERITIES, count.severities, strict=True)},
-            top,
-            sum(top.values()) / total,
+            plant_id=plant,
+            span=span,
+            start_ms=start,
+            end_ms=end,
+            alarms=count.alarms,
+            flood=is_flood if span == "10min" else count.floods > 0,
+            flood_share=float(is_flood) if span == "10min" else count.floods * WINDOW_MS / DAY_MS,
+            chattering=sorted(count.chattering),
+            stale=sorted({name for name, age in (*stood, *shelved) if end - age > DAY_MS}),
+            standing=len(stood),
+            by_severity={name: n / total for name, n in zip(SEVERITIES, count.severities, strict=True)},
+            top=top,
+            top_share=sum(top.values()) / total,
         )
 
 

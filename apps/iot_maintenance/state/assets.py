@@ -1,4 +1,4 @@
-"""What the registry says of an asset: its place, its measuring points, the devices that are to be heard.
+"""The registry entry of an asset: its place, its measuring points, the devices that are to be heard.
 
 The tree (site, line, machine, measuring point) is data. Only where a plant says so (``monitor.tree: names``),
 for data from before there was a registry, it is taken from names such as ``p01-l02-m003``.

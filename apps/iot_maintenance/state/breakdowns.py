@@ -1,4 +1,4 @@
-"""When a machine broke down, by its statuses: what a repair that is booked at its end does not say."""
+"""Breakdown times of a machine, by its statuses: what a repair that is booked at its end does not say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier versions of the app's processes kept, for ``millrace convert``."""
+"""Earlier versions of the state of the app's processes, for ``millrace convert``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the monitor keeps of a machine."""
+"""The monitor's state of a machine."""
 
 from __future__ import annotations
 

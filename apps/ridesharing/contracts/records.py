@@ -1,4 +1,4 @@
-"""What the ridesharing app says: messages to drivers and riders, and the rows of its tables.
+"""Contracts of the outputs: messages to drivers and riders, and the rows of the tables.
 
 Handovers, which it says to itself, are among its inputs:
 :class:`millrace_apps.ridesharing.contracts.events.Handover`.

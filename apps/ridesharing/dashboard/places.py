@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.dashboard.values import mean
-from millrace_apps.ridesharing.processes.geo import cell_of, distance_m, travel_ms
+from millrace.places import distance_m
+from millrace_apps.ridesharing.processes.geo import cell_of, travel_ms
 from millrace_apps.ridesharing.processes.regions import zone_name
 
 if TYPE_CHECKING:

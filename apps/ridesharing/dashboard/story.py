@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from millrace.dashboard.data import AppData
 from millrace.dashboard.views import AreaMap, Cell, Column, Mark, MarkKind, Table, Titled, Tone
+from millrace.places import distance_m
 from millrace_apps.ridesharing.dashboard.city import CAR_KINDS, car_number, car_said, rounded
 from millrace_apps.ridesharing.dashboard.places import Box, Car
-from millrace_apps.ridesharing.processes.geo import distance_m
 
 #: Rows that are read of each table: a request has fewer.
 _MOST: Final = 1_000

@@ -1,4 +1,4 @@
-"""Where cars that stand free would be wanted: from what is foreseen, and who stands where."""
+"""Repositioning hints: where free cars will be wanted, by the forecast and who stands where."""
 
 from __future__ import annotations
 

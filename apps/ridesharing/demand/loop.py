@@ -13,6 +13,7 @@ import numpy as np
 
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Event, RideRequest
 from millrace_apps.ridesharing.demand.hints import hints
@@ -22,7 +23,7 @@ from millrace_apps.ridesharing.evaluation.fleet import Fleet, Leg
 from millrace_apps.ridesharing.evaluation.in_memory import REGION, run
 from millrace_apps.ridesharing.evaluation.recorded import read_requests
 from millrace_apps.ridesharing.evaluation.replay import run_replay
-from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 
 _END_MS: Final = 100_000 * 96 * QUARTER_MS
 #: Hints are given so often, to cars that have stood for so long, ms.

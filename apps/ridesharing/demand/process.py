@@ -233,16 +233,16 @@ class Counting(KeyedProcess[E, Foreseen]):
         low, high = interval(expected)
         for place, name in enumerate(names):
             one = Foreseen(
-                region,
-                name,
-                clock.quarter * QUARTER_MS,
-                int(features[place, 0]),
-                float(table[place]),
-                float(expected[place]),
-                int(low[place]),
-                int(high[place]),
-                version,
-                features[place].tolist() if self._tell else [],
+                region=region,
+                cell=name,
+                start_ms=clock.quarter * QUARTER_MS,
+                last=int(features[place, 0]),
+                table=float(table[place]),
+                expected=float(expected[place]),
+                low=int(low[place]),
+                high=int(high[place]),
+                model_version=version,
+                features=features[place].tolist() if self._tell else [],
             )
             self.foresee(one, ctx)
 

@@ -1,4 +1,4 @@
-"""What is known of a leg when it begins: where it goes, when, and what others have taken of late.
+"""Features of a leg when it begins: its ends, its time, and recent legs of others.
 
 Every feature is made of the leg itself and of legs that had ended by then.
 """

@@ -1,4 +1,4 @@
-"""How far estimates are from the truth: intervals that keep their coverage.
+"""Prediction intervals of arrival times that keep their coverage.
 
 Split conformal by size of the estimate: of legs that the model has not learned from, the quantiles of the
 logarithm of truth over estimate. What comes true then widens or narrows them for each hour of the day by

@@ -1,4 +1,4 @@
-"""What the ridesharing app tells the core of its models: what they read, are judged on and must show."""
+"""The arrival-time models as the core's registry sees them: training data, metrics, gates."""
 
 from __future__ import annotations
 

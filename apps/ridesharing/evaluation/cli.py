@@ -11,6 +11,7 @@ import typer
 
 from millrace.errors import UserError
 from millrace.operations.report import write
+from millrace.time.moments import to_time_ms
 
 if TYPE_CHECKING:
     from millrace.experiments import Switchback
@@ -39,8 +40,10 @@ class Host(StrEnum):
 )
 def replay(
     trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
-    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-18T02:00Z.")],
-    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-18T02:00Z.")
+    ],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
@@ -96,11 +99,11 @@ def replay(
 ) -> None:
     """Replay recorded requests in a closed loop with cars that accept at once and wait where they end."""
     from millrace.time.durations import to_ms
-    from millrace_apps.ridesharing.evaluation.recorded import cut, parse_time, read_requests
+    from millrace_apps.ridesharing.evaluation.recorded import cut, read_requests
     from millrace_apps.ridesharing.evaluation.replay import Faults
     from millrace_apps.ridesharing.evaluation.replay_report import Plan, beside, carry_out
 
-    start_ms, end_ms = parse_time(start), parse_time(end)
+    start_ms, end_ms = to_time_ms(start), to_time_ms(end)
     if end_ms <= start_ms:
         raise UserError(f"--to {end} is not after --from {start}")
     requests = read_requests(trips, start_ms, end_ms)
@@ -196,13 +199,12 @@ def eta(
     --test-from 2008-05-23T00:00Z --out eta.json --scores eta.parquet
     """
     from millrace_apps.ridesharing.eta.report import carry_out
-    from millrace_apps.ridesharing.evaluation.recorded import parse_time
 
     report = carry_out(
         trips,
-        parse_time(train_until),
-        parse_time(test_from),
-        None if test_until is None else parse_time(test_until),
+        to_time_ms(train_until),
+        to_time_ms(test_from),
+        None if test_until is None else to_time_ms(test_until),
         zone=zone,
         scores=scores,
         say=lambda line: None if quiet else typer.echo(line, err=True),
@@ -232,13 +234,12 @@ def demand(
     --test-from 2008-05-23T00:00Z --out demand.json
     """
     from millrace_apps.ridesharing.demand.report import carry_out
-    from millrace_apps.ridesharing.evaluation.recorded import parse_time
 
     report = carry_out(
         trips,
-        parse_time(train_until),
-        parse_time(test_from),
-        None if test_until is None else parse_time(test_until),
+        to_time_ms(train_until),
+        to_time_ms(test_from),
+        None if test_until is None else to_time_ms(test_until),
         zone=zone,
         resolution=resolution,
         scores=scores,
@@ -253,8 +254,10 @@ def demand(
 def reposition(
     trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
     train_until: Annotated[str, typer.Option(help="Demand until then is learned from.")],
-    start: Annotated[str, typer.Option("--from", help="First request, e.g. 2008-05-24T02:00Z.")],
-    end: Annotated[str, typer.Option("--to", help="End of the requests.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-24T02:00Z.")
+    ],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
     out: Annotated[Path, typer.Option(help="The report, as JSON.")],
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="With the seeds from 1 to this.")] = 3,
@@ -268,13 +271,12 @@ def reposition(
     --from 2008-05-24T02:00Z --to 2008-05-24T05:00Z --out reposition.json
     """
     from millrace_apps.ridesharing.demand.loop import carry_out
-    from millrace_apps.ridesharing.evaluation.recorded import parse_time
 
     report = carry_out(
         trips,
-        parse_time(train_until),
-        parse_time(start),
-        parse_time(end),
+        to_time_ms(train_until),
+        to_time_ms(start),
+        to_time_ms(end),
         cars=fleet,
         seeds=range(1, seeds + 1),
         share=share,

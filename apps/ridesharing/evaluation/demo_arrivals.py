@@ -1,4 +1,4 @@
-"""What must come out of the arrival times of the demo: ways, and what riders were told of them."""
+"""Checks of the arrival times in the demo: ways, and what riders were told of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must come out of the prices of the demo: quotes told, kept, and those that anybody can count anew."""
+"""Checks of the prices in the demo: quotes told, kept, and counted anew."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Final
 import h3
 import numpy as np
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import (
     Answer,
     DriverState,
@@ -25,7 +26,7 @@ from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Relea
 from millrace_apps.ridesharing.demand.records import DriverHint
 from millrace_apps.ridesharing.eta.features import unknown_s
 from millrace_apps.ridesharing.evaluation.willing import NO_AFTER_MS, Willing
-from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
 
 #: A driver sends a position so often, ms.

@@ -1,4 +1,4 @@
-"""How long a dispatch window takes to decide, by its size: scattered riders and cars of one town."""
+"""Matcher benchmark: the time of a dispatch window by its size, for scattered riders and cars."""
 
 from __future__ import annotations
 

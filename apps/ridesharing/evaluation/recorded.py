@@ -82,21 +82,6 @@ def read_positions(path: Path) -> pd.DataFrame:
     return ordered[["cab_id", "at_ms", "lat", "lon", "occupied"]]
 
 
-def parse_time(text: str) -> int:
-    """Return a time such as ``2008-05-18T02:00Z`` as UTC ms.
-
-    Raises:
-        UserError: It is none, or has no time zone.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UserError(f"{text} is no time; write for example 2008-05-18T02:00Z") from None
-    if found.tzinfo is None:
-        raise UserError(f"{text} has no time zone; write for example {text}Z")
-    return int(found.timestamp() * 1_000)
-
-
 def cut(requests: list[Request], regions: int) -> Regions:
     """Return regions of about as many pick-ups each: strips of longitude, each cut along a latitude.
 

@@ -1,4 +1,4 @@
-"""What a replay is measured by, and the same events through Spark."""
+"""The report of a replay, and the same events through Spark."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What operators do by hand: assign, cancel, block a driver, black a zone out. Everything leaves a trail."""
+"""Operators' commands in a region: assign, cancel, end, block, black out; each leaves a trail."""
 
 from __future__ import annotations
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import LAST_ATTEMPT, Command
 from millrace_apps.ridesharing.contracts.records import Operation
 from millrace_apps.ridesharing.processes.desk import Desk
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.neighbours import cross_border
 from millrace_apps.ridesharing.processes.reconcile import finish_trip
 from millrace_apps.ridesharing.state.entries import Due
@@ -28,18 +28,18 @@ def carry_out(desk: Desk, event: Command) -> None:
     desk.say(
         "operations",
         Operation(
-            event.command_id,
-            desk.region,
-            event.action,
-            event.operator,
-            event.reason,
-            event.request_id,
-            event.driver_id,
-            event.zone,
-            event.until_ms,
-            "refused" if refused else "done",
-            refused,
-            desk.now,
+            command_id=event.command_id,
+            region=desk.region,
+            action=event.action,
+            operator=event.operator,
+            reason=event.reason,
+            request_id=event.request_id,
+            driver_id=event.driver_id,
+            zone=event.zone,
+            until_ms=event.until_ms,
+            outcome="refused" if refused else "done",
+            detail=refused,
+            at_ms=desk.now,
         ),
     )
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, Overrides
+from millrace.cli.options import Bootstrap, By, Overrides, Root
 from millrace.errors import ChecksFailed, UserError
 from millrace.operations.sending import who
-from millrace_apps.ridesharing.operations.options import By, From, Why, settings_of
+from millrace.time.moments import to_time_ms
+from millrace_apps.ridesharing.operations.options import From, Why, settings_of
 from millrace_apps.ridesharing.operations.venues_cli import app as venues_app
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ class PolicyName(StrEnum):
     optimal = "optimal"
 
 
-Root = Annotated[Path | None, typer.Option(help="The app's folder; default its storage.root, else its demo.")]
 Zone = Annotated[str, typer.Option(help="Zone of the request; left out, it is looked up in the tables.")]
 At = Annotated[str | None, typer.Option(help="Event time, e.g. 2026-01-02T16:00Z; left out, now.")]
 For = Annotated[str, typer.Option("--for", help="How long, e.g. 30m.")]
@@ -114,7 +114,7 @@ def audit_topics(
     from millrace_apps.ridesharing.topic_audit.text import show
 
     settings = settings_of(overrides, bootstrap)
-    since_ms = None if since is None else _time(since)
+    since_ms = None if since is None else to_time_ms(since)
     evidence = read_evidence(settings, since_ms=since_ms, margin_ms=to_ms(skew))
     if not evidence.counts["requests"]:
         raise UserError(
@@ -140,7 +140,7 @@ def policy(
     from millrace_apps.ridesharing.operations.commanding import policy_of, send_control
 
     settings = settings_of(overrides, bootstrap)
-    event = policy_of(name.value, who(by, settings), reason, _time(start) if start else 0)
+    event = policy_of(name.value, who(by, settings), reason, to_time_ms(start) if start else 0)
     send_control(settings, event)
     typer.echo(f"policy {name.value}" + (f" from {start}" if start else ""))
 
@@ -228,7 +228,7 @@ def pair(
     from millrace_apps.ridesharing.operations.commanding import pair_of, send_control
 
     settings = settings_of(overrides, bootstrap)
-    operator, from_ms = who(by, settings), _time(start) if start else 0
+    operator, from_ms = who(by, settings), to_time_ms(start) if start else 0
     event = pair_of(stands.value, rider_id, driver_id, operator, reason, from_ms)
     send_control(settings, event)
     typer.echo(f"command {event.command_id} sent; it will stand in the table operations")
@@ -250,7 +250,7 @@ def surge_cap(
     from millrace_apps.ridesharing.operations.commanding import cap_of, send_control
 
     settings = settings_of(overrides, bootstrap)
-    event = cap_of(cap, who(by, settings), reason, _time(start) if start else 0)
+    event = cap_of(cap, who(by, settings), reason, to_time_ms(start) if start else 0)
     send_control(settings, event)
     typer.echo(f"command {event.command_id} sent; it will stand in the table operations")
 
@@ -268,10 +268,8 @@ def assign(
     overrides: Overrides = None,
 ) -> None:
     """Give a request to a driver by hand."""
-    settings = settings_of(overrides, bootstrap)
-    operator = who(by, settings)
-    zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "assign", operator, reason, at, request_id=request_id, driver_id=driver_id, zone=zone)
+    about = {"request_id": request_id, "driver_id": driver_id, "zone": zone}
+    _command("assign", about, reason, by, at, bootstrap, overrides, root=root)
 
 
 @app.command(epilog='Example: millrace ridesharing cancel r-000017 --reason "rider called" --by ann')
@@ -286,10 +284,8 @@ def cancel(
     overrides: Overrides = None,
 ) -> None:
     """Cancel a request by hand; not one whose rider is aboard."""
-    settings = settings_of(overrides, bootstrap)
-    operator = who(by, settings)
-    zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "cancel", operator, reason, at, request_id=request_id, zone=zone)
+    about = {"request_id": request_id, "zone": zone}
+    _command("cancel", about, reason, by, at, bootstrap, overrides, root=root)
 
 
 @app.command(epilog='Example: millrace ridesharing end-trip r-000017 --reason "phone is dead" --by ann')
@@ -304,10 +300,8 @@ def end_trip(
     overrides: Overrides = None,
 ) -> None:
     """End a trip whose rider is aboard by hand: it is completed, and its driver is free."""
-    settings = settings_of(overrides, bootstrap)
-    operator = who(by, settings)
-    zone = zone or _zone_of(_folder(root, settings), request_id)
-    _command(settings, "end_trip", operator, reason, at, request_id=request_id, zone=zone)
+    about = {"request_id": request_id, "zone": zone}
+    _command("end_trip", about, reason, by, at, bootstrap, overrides, root=root)
 
 
 @app.command(epilog='Example: millrace ridesharing block d-0042 --for 2h --reason "complaint" --by ann')
@@ -321,8 +315,7 @@ def block(
     overrides: Overrides = None,
 ) -> None:
     """Give a driver no further offers for a time."""
-    settings = settings_of(overrides, bootstrap)
-    _command(settings, "block", who(by, settings), reason, at, length, driver_id=driver_id)
+    _command("block", {"driver_id": driver_id}, reason, by, at, bootstrap, overrides, length=length)
 
 
 @app.command(epilog='Example: millrace ridesharing unblock d-0042 --reason "cleared" --by ann')
@@ -335,8 +328,7 @@ def unblock(
     overrides: Overrides = None,
 ) -> None:
     """End a block."""
-    settings = settings_of(overrides, bootstrap)
-    _command(settings, "unblock", who(by, settings), reason, at, driver_id=driver_id)
+    _command("unblock", {"driver_id": driver_id}, reason, by, at, bootstrap, overrides)
 
 
 @app.command(epilog='Example: millrace ridesharing blackout z-4 --for 1h --reason "street closed" --by ann')
@@ -350,8 +342,7 @@ def blackout(
     overrides: Overrides = None,
 ) -> None:
     """Pick nobody up in a zone (an H3 cell of resolution 7) for a time."""
-    settings = settings_of(overrides, bootstrap)
-    _command(settings, "blackout", who(by, settings), reason, at, length, zone=zone)
+    _command("blackout", {"zone": zone}, reason, by, at, bootstrap, overrides, length=length)
 
 
 @app.command(epilog='Example: millrace ridesharing lift z-4 --reason "open again" --by ann')
@@ -364,8 +355,7 @@ def lift(
     overrides: Overrides = None,
 ) -> None:
     """End a blackout."""
-    settings = settings_of(overrides, bootstrap)
-    _command(settings, "lift", who(by, settings), reason, at, zone=zone)
+    _command("lift", {"zone": zone}, reason, by, at, bootstrap, overrides)
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -402,30 +392,28 @@ def _zone_of(folder: Path, request_id: str) -> str:
 
 
 def _command(
-    settings: RidesharingSettings,
     action: Action,
-    operator: str,
+    about: dict[str, str],
     reason: str,
+    by: str | None,
     at: str | None,
-    length: str | None = None,
+    bootstrap: str | None,
+    overrides: list[str] | None,
     *,
-    request_id: str = "",
-    driver_id: str = "",
-    zone: str = "",
+    root: Path | None = None,
+    length: str | None = None,
 ) -> None:
+    """Send a command; a request without a zone is looked up in the tables."""
     from millrace.operations.sending import now_ms
     from millrace.time.durations import to_ms
     from millrace_apps.ridesharing.operations.commanding import command_of, send_command
 
-    at_ms = _time(at) if at else now_ms()
+    settings = settings_of(overrides, bootstrap)
+    operator = who(by, settings)
+    if "request_id" in about and not about["zone"]:
+        about["zone"] = _zone_of(_folder(root, settings), about["request_id"])
+    at_ms = to_time_ms(at) if at else now_ms()
     until_ms = 0 if length is None else at_ms + to_ms(length)
-    about = {"request_id": request_id, "driver_id": driver_id, "zone": zone}
     event = command_of(action, operator, reason, at_ms, until_ms=until_ms, **about)
     send_command(settings, event)
     typer.echo(f"command {event.command_id} sent; its outcome will stand in the table operations")
-
-
-def _time(text: str) -> int:
-    from millrace_apps.ridesharing.evaluation.recorded import parse_time
-
-    return parse_time(text)

@@ -9,12 +9,8 @@ import typer
 if TYPE_CHECKING:
     from millrace_apps.ridesharing.settings import RidesharingSettings
 
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Who does it: stands in the trail; default this session's user."),
-]
 Why = Annotated[str, typer.Option("--reason", help="Why: stands in the trail.")]
-From = Annotated[str | None, typer.Option("--from", help="From this event time on.")]
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="From this event time on.")]
 
 
 def settings_of(overrides: list[str] | None, bootstrap: str | None = None) -> RidesharingSettings:

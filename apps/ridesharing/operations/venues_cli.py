@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, Format, Overrides, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Shape, tell
 from millrace.errors import UserError
 from millrace.operations.sending import who
 from millrace.operations.shape import AsJson
-from millrace_apps.ridesharing.operations.options import By, From, Why, settings_of
+from millrace.time.moments import show_time, to_time_ms
+from millrace_apps.ridesharing.operations.options import From, Why, settings_of
 
 if TYPE_CHECKING:
-    from millrace_apps.ridesharing.contracts.events import DropVenue, SetVenue
+    from millrace_apps.ridesharing.contracts.events import SetVenue
 
 app = typer.Typer(help="Places with a line of drivers and pick-up points, an airport.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def publish(
     from millrace_apps.ridesharing.operations.venues import read_venues
 
     settings = settings_of(overrides, bootstrap)
-    operator, from_ms = who(by, settings), _time(start)
+    operator, from_ms = who(by, settings), to_time_ms(start) if start else 0
     regions = settings.dispatch_config().regions
     for event in read_venues(file, operator, reason, from_ms, regions):
         send_control(settings, event)
@@ -56,7 +57,7 @@ def remove(
     from millrace_apps.ridesharing.operations.commanding import identity, send_control
 
     settings = settings_of(overrides, bootstrap)
-    event = DropVenue(name, identity(), who(by, settings), reason, _time(start))
+    event = DropVenue(name, identity(), who(by, settings), reason, to_time_ms(start) if start else 0)
     send_control(settings, event)
     typer.echo(f"{name}: command {event.command_id} sent; it will stand in the table operations")
 
@@ -81,7 +82,7 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None, shape: Shape
                 is_open = sum(point.is_open for point in said.points)
                 points = f"{is_open} of {len(said.points)} open"
                 what = [f"{len(said.zone)} cells", f"{len(said.pen)} cells", points, _short(said)]
-            table.add_row(name, _text(said), *what, said.operator, said.reason)
+            table.add_row(name, show_time(said.from_ms), *what, said.operator, said.reason)
     Console().print(table)
 
 
@@ -100,21 +101,9 @@ def show(
     typer.echo(msgspec.json.format(msgspec.json.encode(words)).decode())
 
 
-def _text(said: SetVenue | DropVenue) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(said.from_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
 def _short(said: SetVenue) -> str:
     rule = said.short_trip
     if rule is None:
         return ""
     most = [f"{n:g} {unit}" for n, unit in ((rule.minutes, "min"), (rule.km, "km")) if n]
     return f"{' and '.join(most)}, back in {rule.back_minutes:g} min"
-
-
-def _time(text: str | None) -> int:
-    from millrace_apps.ridesharing.evaluation.recorded import parse_time
-
-    return parse_time(text) if text else 0

@@ -1,4 +1,4 @@
-"""How likely drivers are to take a ride that they are offered, learned from their answers.
+"""Acceptance probability of drivers, learned from their answers.
 
 Of the fleet it is known how often it says yes to a pick-up so far away; of a driver by how much more often
 than the fleet. Who has answered little counts as the fleet does, and comes to be judged by the own answers

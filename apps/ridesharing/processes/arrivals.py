@@ -1,4 +1,4 @@
-"""When cars arrive: what ways to riders and trips with them take, told to matcher, drivers and riders.
+"""Arrival times, learned: ways to riders and trips with them, for matcher, drivers and riders.
 
 Of every way that begins it is kept what it should take; while the car moves its rider is told anew; when it
 ends it is said how wrong that was, and what it took becomes the estimate of the next.
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.records import Arrival, Drive
 from millrace_apps.ridesharing.eta.features import Driver, Place, Sum, Told, means_of
 from millrace_apps.ridesharing.eta.interval import Width
@@ -30,7 +31,6 @@ from millrace_apps.ridesharing.eta.times import (
     Sums,
     Times,
 )
-from millrace_apps.ridesharing.processes.geo import distance_m
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,7 +226,18 @@ class Arrivals:
         told, expected = times.tell(place, now, ride.driver_id)
         times.begin(now)
         metres = distance_m(place.from_lat, place.from_lon, place.to_lat, place.to_lon)
-        way = Way(kind, ride.driver_id, now, place, told, expected, metres, counts, now, [])
+        way = Way(
+            kind=kind,
+            driver_id=ride.driver_id,
+            at_ms=now,
+            place=place,
+            told=told,
+            expected=expected,
+            metres=metres,
+            counts=counts,
+            seen_ms=now,
+            said=[],
+        )
         self._say(desk, ride, way, metres, 1.0)
         self._ways.put(ride.request_id, way)
         return expected
@@ -251,26 +262,26 @@ class Arrivals:
         wrong = [abs(said - at_ms) / 1_000 for said in way.said]
         held = one.low_s is not None and one.high_s is not None and one.low_s <= took_s <= one.high_s
         row = Drive(
-            ride.request_id,
-            way.driver_id,
-            desk.region,
-            way.kind,
-            way.at_ms,
-            at_ms,
-            took_s,
-            round(one.seconds, 3),
-            round(one.low_s or 0.0, 3),
-            round(one.high_s or 0.0, 3),
-            held,
-            round(one.straight_s, 3),
-            round(one.table_s, 3),
-            one.model_s,
-            one.version or "table",
-            len(way.said),
-            round(sum(wrong) / len(wrong), 3),
-            round(wrong[-1], 3),
-            way.counts,
-            way.told.features,
+            request_id=ride.request_id,
+            driver_id=way.driver_id,
+            region=desk.region,
+            way=way.kind,
+            began_ms=way.at_ms,
+            ended_ms=at_ms,
+            took_s=took_s,
+            expected_s=round(one.seconds, 3),
+            low_s=round(one.low_s or 0.0, 3),
+            high_s=round(one.high_s or 0.0, 3),
+            held=held,
+            straight_s=round(one.straight_s, 3),
+            table_s=round(one.table_s, 3),
+            model_s=one.model_s,
+            by=one.version or "table",
+            told=len(way.said),
+            told_wrong_s=round(sum(wrong) / len(wrong), 3),
+            last_wrong_s=round(wrong[-1], 3),
+            learned=way.counts,
+            features=way.told.features,
         )
         desk.say("drives", row)
         if way.counts:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import HOLD_MS, DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Handover
 from millrace_apps.ridesharing.contracts.records import (
@@ -24,7 +25,7 @@ from millrace_apps.ridesharing.contracts.records import (
 )
 from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance
 from millrace_apps.ridesharing.processes.arrivals import Arrivals
-from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.processes.geo import travel_ms
 from millrace_apps.ridesharing.processes.income import Income
 from millrace_apps.ridesharing.processes.line import LINE, stand, ticket_for
 from millrace_apps.ridesharing.state.book import Book
@@ -40,7 +41,6 @@ _THERE_M = 200.0
 #: A driver must have come nearer by this share of the way since the last look.
 _NEARER = 0.9
 _NO_VENUES: Final = Venues(())
-_NO_SCORE: Final = (None,) * len(Score.__struct_fields__)
 #: A booked ride whose rider has another is looked at again after so long, ms.
 _LOOK_AGAIN_MS = 15_000
 
@@ -192,21 +192,21 @@ class Desk:
         self.say(
             "trips",
             Trip(
-                ride.request_id,
-                ride.revision,
-                ride.rider_id,
-                self.region,
-                ride.zone,
-                ride.vehicle_class,
-                before,
-                state,
-                cause,
-                ride.driver_id,
-                ride.attempt,
-                ride.requested_ms,
-                ride.pickup_at_ms,
-                self.now,
-                ride.wait_ms,
+                request_id=ride.request_id,
+                revision=ride.revision,
+                rider_id=ride.rider_id,
+                region=self.region,
+                zone=ride.zone,
+                vehicle_class=ride.vehicle_class,
+                before=before,
+                state=state,
+                cause=cause,
+                driver_id=ride.driver_id,
+                attempt=ride.attempt,
+                requested_ms=ride.requested_ms,
+                pickup_at_ms=ride.pickup_at_ms,
+                at_ms=self.now,
+                wait_ms=ride.wait_ms,
             ),
         )
         if self.arrivals is not None:
@@ -310,19 +310,21 @@ class Desk:
         self.say(
             "offers",
             Offer(
-                f"{ride.request_id}-o{ride.attempt}",
-                ride.request_id,
-                driver_id,
-                ride.attempt,
-                ride.expires_ms,
-                self.now,
-                self.region,
-                ride.lat,
-                ride.lon,
-                round(metres, 1),
-                *times,
-                ride.point,
-                ride.point_why,
+                offer_id=f"{ride.request_id}-o{ride.attempt}",
+                request_id=ride.request_id,
+                driver_id=driver_id,
+                attempt=ride.attempt,
+                expires_ms=ride.expires_ms,
+                event_time_ms=self.now,
+                region=self.region,
+                pickup_lat=ride.lat,
+                pickup_lon=ride.lon,
+                distance_m=round(metres, 1),
+                expected_s=times[0],
+                low_s=times[1],
+                high_s=times[2],
+                pickup_point=ride.point,
+                pickup_why=ride.point_why,
             ),
         )
 
@@ -417,24 +419,24 @@ class Desk:
         self.say(
             "attempts",
             Attempt(
-                ride.request_id,
-                ride.attempt,
-                ride.attempt_revision,
-                ride.driver_id,
-                self.region,
-                state,
-                ride.policy,
-                ride.offered_ms,
-                ride.accepted_ms,
-                closed_ms,
-                round(ride.distance_m, 1),
-                self.config.rules.radius_m,
-                ride.age_ms,
-                self.config.ttl_ms,
-                car.vehicle_class if car is not None else "",
-                ride.vehicle_class,
-                ride.idle_ms,
-                *(_NO_SCORE if ride.score is None else msgspec.structs.astuple(ride.score)),
+                request_id=ride.request_id,
+                attempt=ride.attempt,
+                revision=ride.attempt_revision,
+                driver_id=ride.driver_id,
+                region=self.region,
+                state=state,
+                policy=ride.policy,
+                offered_ms=ride.offered_ms,
+                accepted_ms=ride.accepted_ms,
+                closed_ms=closed_ms,
+                distance_m=round(ride.distance_m, 1),
+                radius_m=self.config.rules.radius_m,
+                location_age_ms=ride.age_ms,
+                ttl_ms=self.config.ttl_ms,
+                vehicle_class=car.vehicle_class if car is not None else "",
+                wanted_class=ride.vehicle_class,
+                idle_ms=ride.idle_ms,
+                **({} if ride.score is None else msgspec.structs.asdict(ride.score)),
             ),
         )
 
@@ -491,16 +493,16 @@ class Desk:
         self.say(
             "main",
             Journal(
-                subject,
-                1_000_000_000 + self.book.next_seq(),
-                step,
-                ride.request_id,
-                ride.driver_id,
-                ride.attempt,
-                self.region,
-                state,
-                before,
-                self.now,
+                subject=subject,
+                seq=1_000_000_000 + self.book.next_seq(),
+                step=step,
+                request_id=ride.request_id,
+                driver_id=ride.driver_id,
+                attempt=ride.attempt,
+                region=self.region,
+                state=state,
+                before=before,
+                at_ms=self.now,
                 **{"deadline_ms": 0, **of_offer},
             ),
         )

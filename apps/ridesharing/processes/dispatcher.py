@@ -351,11 +351,17 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             arrivals = Arrivals(*kept, self._zone, self._models)
         accepts, fair = self.config.acceptance, self.config.income
         return Desk(
-            book, self.config, ctx.key, now, say, arrivals, self.pairs.view(by_rider),
-            None if accepts is None else Acceptance(self.answered, accepts, now),
-            None if fair is None else Income(self.idled, fair, now),
-            self.venues.view(Venues),
-        )  # fmt: skip
+            book=book,
+            config=self.config,
+            region=ctx.key,
+            now=now,
+            say=say,
+            arrivals=arrivals,
+            pairs=self.pairs.view(by_rider),
+            acceptance=None if accepts is None else Acceptance(self.answered, accepts, now),
+            income=None if fair is None else Income(self.idled, fair, now),
+            venues=self.venues.view(Venues),
+        )
 
     def _settle(self, book: Book, ctx: Context, after: int) -> None:
         """Set the timers for what comes next, windows after a time; close the book when all is over."""

@@ -19,6 +19,7 @@ from millrace import (
     value_state,
 )
 from millrace.parts.contents import digest_of
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import (
     GATE_INPUTS,
@@ -40,7 +41,7 @@ from millrace_apps.ridesharing.contracts.events import (
     too_far_ahead,
 )
 from millrace_apps.ridesharing.contracts.records import Suspect, SuspectReason
-from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
+from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.regions import zone_name
 from millrace_apps.ridesharing.state.book import OFF_LINE_MS
 from millrace_apps.ridesharing.state.venues import Venue, Venues, keep_venue

@@ -12,8 +12,9 @@ import h3.api.basic_int as h3i
 import numpy as np
 import numpy.typing as npt
 
-#: Mean radius of the earth, metres.
-EARTH_M: Final = 6_371_008.8
+from millrace.places import EARTH_M
+from millrace.places import distance_m as distance_m
+
 #: The way on the road is so much longer than the straight line.
 CIRCUITY: Final = 1.4
 #: Speed of a car in town, metres per millisecond (25 km/h).
@@ -27,17 +28,6 @@ _EDGE_SAFETY: Final = 0.9
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def distance_m(lat: float, lon: float, to_lat: float, to_lon: float) -> float:
-    """Return the great-circle distance of two places, metres (haversine).
-
-    >>> round(distance_m(37.77, -122.42, 37.78, -122.42))
-    1112
-    """
-    a, b = math.radians(lat), math.radians(to_lat)
-    h = math.sin((b - a) / 2) ** 2 + math.cos(a) * math.cos(b) * math.sin(math.radians(to_lon - lon) / 2) ** 2
-    return 2 * EARTH_M * math.asin(math.sqrt(min(h, 1.0)))
 
 
 def travel_ms(metres: float) -> int:

@@ -1,4 +1,4 @@
-"""How long drivers have been without a ride, so that those who have waited longest get one sooner.
+"""Idle time of drivers, so that those who have waited longest get a ride sooner.
 
 What a driver earns is the time with riders, so that who is without one earns nothing. A car whose driver has
 been idle for longer than others of late costs less in a window, one whose driver has been idle for less costs

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace_apps.ridesharing.processes.geo import distance_m
+from millrace.places import distance_m
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.entries import Car, Ride, ShortTripTicket, Spot
 from millrace_apps.ridesharing.state.venues import Venues

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import Handover
 from millrace_apps.ridesharing.processes.desk import Desk
-from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.processes.reconcile import sign_off
 from millrace_apps.ridesharing.processes.venues import region_of

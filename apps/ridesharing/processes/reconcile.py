@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import Cancellation, DriverState, Progress
 from millrace_apps.ridesharing.contracts.records import Mismatch, MismatchAction, MismatchReason
 from millrace_apps.ridesharing.processes.desk import Desk
-from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.processes.geo import travel_ms
 from millrace_apps.ridesharing.state.book import OFF_LINE_MS
 from millrace_apps.ridesharing.state.entries import Car, Due, Ride
 

@@ -1,4 +1,4 @@
-"""Which region a place belongs to: regions are made of H3 cells, and every cell has one."""
+"""Regions made of H3 cells, and the region of a place."""
 
 from __future__ import annotations
 

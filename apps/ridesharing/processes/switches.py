@@ -1,4 +1,4 @@
-"""What operators switch in all regions at once: who wanted it and why, told by each region when it holds."""
+"""Switches of all regions at once: policy, shadows, surge cap, pairs, each with author and reason."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.records import LinePlace, PickUp, VenuePoint, VenueShape
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.line import LINE, holds
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.state.entries import Car, Ride, Spot

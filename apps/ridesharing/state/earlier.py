@@ -1,4 +1,4 @@
-"""What earlier versions of the dispatcher kept, brought into the form of now.
+"""Earlier versions of the dispatcher's state, brought into today's.
 
 The first was told everything by one input, as records of one type that named their stream. Both kept the book
 of a region as one entry: where one is found, it is taken apart once.

@@ -1,4 +1,4 @@
-"""What a region keeps of its drivers and requests: the entries of its book."""
+"""Entries of a region's book: drivers and requests."""
 
 from __future__ import annotations
 

@@ -14,9 +14,10 @@ import h3.api.basic_int as h3i
 import msgspec
 
 from millrace.parts.contents import digest_of
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import DropVenue, PickUpPoint, SetVenue, ShortTrip
 from millrace_apps.ridesharing.contracts.records import PointWhy
-from millrace_apps.ridesharing.processes.geo import cell_of, disk, distance_m
+from millrace_apps.ridesharing.processes.geo import cell_of, disk
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, Regions, zone_name
 
 #: So many venues are kept: every group of keys keeps them all.

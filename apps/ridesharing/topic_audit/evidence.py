@@ -1,4 +1,4 @@
-"""What stands on the topics: read once, kept by driver and by request, and when it can have been known.
+"""Evidence of an audit: the topics, read once, by driver and by request, with when it can have been known.
 
 What is behind the watermark counts for the app from when it comes, so nobody outside knows to the millisecond
 what it knew. Of every message it is therefore said whether it was *surely* in time: newer than all that had
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from millrace.places import EARTH_M
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import (
     CLOCKS,
@@ -440,7 +441,7 @@ def _running_max(arrival: Ints, time: Ints) -> tuple[Ints, Ints]:
 
 #: Positions are wrong by so much, metres, and an arc of a degree is so long.
 _NOISE_M: Final = 250.0
-_M_PER_DEGREE: Final = 6_371_008.8 * np.pi / 180
+_M_PER_DEGREE: Final = EARTH_M * np.pi / 180
 
 
 def _believed(

@@ -1,4 +1,4 @@
-"""Who waits how long where: requests by H3 cell of the pick-up, from the topics alone."""
+"""Fairness of waits by H3 cell of the pick-up, from the topics alone."""
 
 from __future__ import annotations
 

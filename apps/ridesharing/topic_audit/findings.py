@@ -1,4 +1,4 @@
-"""What an audit from the topics finds: a row for each violation, with its reason."""
+"""Findings of an audit from the topics: a row for each violation, with its reason."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from typing import Any, Final, Literal
 
 import h3.api.basic_int as h3i
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import Progress, RideRequest, SetVenue, ShortTrip
 from millrace_apps.ridesharing.contracts.records import Trip
-from millrace_apps.ridesharing.processes.geo import cell_of, distance_m
+from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
 from millrace_apps.ridesharing.topic_audit.evidence import NEVER, Evidence, KeptVenue, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings

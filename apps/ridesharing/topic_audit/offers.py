@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import RideRequest
 from millrace_apps.ridesharing.contracts.records import Offer
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
 from millrace_apps.ridesharing.topic_audit.lines import VenuesSaid, check_lines

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import HOLD_MS
 from millrace_apps.ridesharing.contracts.events import LAST_ATTEMPT, RideRequest
 from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Release, Trip
-from millrace_apps.ridesharing.processes.geo import distance_m, travel_ms
+from millrace_apps.ridesharing.processes.geo import travel_ms
 from millrace_apps.ridesharing.state.lifecycle import COMMITTED, TERMINAL, may_follow
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Said, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings

@@ -1,4 +1,4 @@
-"""What an audit from the topics has found, for people: tables of findings, of what is open, and of cells."""
+"""Text report of an audit from the topics: tables of findings, of what is open, and of cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to an app: the events of its world, and among them what nobody should send.
+"""Hostile input: the events of an app's world, and among them what nobody should send.
 
 Every value at and beyond every bound of every field of every input comes once, in random order, and then
 several at a time. What is made is made of events that were sent, so that keys, machines and orders are known

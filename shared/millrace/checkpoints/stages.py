@@ -1,4 +1,4 @@
-"""Which process each stateful operator of a query is, by the contract beside its checkpoint."""
+"""Stages of a query: the process behind each stateful operator, by the contract beside its checkpoint."""
 
 from __future__ import annotations
 

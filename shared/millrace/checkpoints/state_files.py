@@ -1,4 +1,4 @@
-"""Which files of a state store's partition a version of it is made of."""
+"""State files: the snapshots and changelogs that make a version of a state store's partition."""
 
 from __future__ import annotations
 

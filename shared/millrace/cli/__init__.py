@@ -176,9 +176,13 @@ def main() -> None:
             sys.exit(2)
         print(f"millrace: {redact_text(one_line(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except Exception:
+    except Exception as error:
         if os.environ.get("MILLRACE_TRACEBACK"):
             raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            # A folder that is a file, or nobody's to write: whoever named it can name another.
+            print(f"millrace: {redact_text(str(error.filename))}: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
         # A mistake of ours, or of a library: it may tell an option or an address that it was given.
         print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         sys.exit(1)

@@ -24,11 +24,11 @@ Green = Annotated[
     typer.Option("--green", metavar="FOLDER", help="The second version's folder; default ROOT-green."),
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long a version may take to end, or to catch up.")
+    str, typer.Option("--timeout", help="How long a version may take to end, or to catch up.")
 ]
 StartTimeout = Annotated[
     str,
-    typer.Option("--start-timeout", metavar="TIME", help="How long the new one may take to its first batch."),
+    typer.Option("--start-timeout", help="How long the new one may take to its first batch."),
 ]
 
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli.conventions import ALSO, FORMER, SHORT, long_name
+from millrace.cli.conventions import ALSO, FORMER, METAVARS, SHORT, long_name
 from millrace.cli.options import Format, Shape
 from millrace.errors import UserError
 
@@ -21,6 +22,8 @@ app = typer.Typer(add_completion=False)
 
 #: Options that need no word in the list of each command.
 _EVERYWHERE: Final = ("--help", "--config", "--set")
+#: An option of so many commands stands in the table of names.
+_SHARED: Final = 5
 _WIDTH: Final = 118
 #: Groups whose next word is an app, or what else a command is of.
 _BY_APP: Final = ("rules", "models", "evaluate", "generate")
@@ -43,6 +46,7 @@ class Command:
         arguments: What stands for its arguments; optional ones in brackets.
         options: Its options: names, and what stands for the value.
         required: Long names of those that must be given.
+        meanings: Long name of an option → what it is for.
         examples: Calls of it, as they are typed.
         codes: Exit code → what it means there, as its help says; nothing: as everywhere.
         same_as: Another command that does the same; empty: there is none.
@@ -53,6 +57,7 @@ class Command:
     arguments: tuple[str, ...]
     options: tuple[str, ...]
     required: tuple[str, ...]
+    meanings: dict[str, str]
     examples: tuple[str, ...]
     codes: dict[int, str]
     same_as: str
@@ -104,6 +109,7 @@ def described() -> list[Command]:
                 ),
                 tuple(_option(o) for o in options if long_name(o.opts) not in _EVERYWHERE),
                 tuple(long_name(o.opts) for o in options if o.required),
+                {long_name(o.opts): _sentence(o.help or "") for o in options if o.opts != ["--help"]},
                 examples_of(words, command),
                 codes_of(command.help or ""),
                 "" if same_as == path else same_as,
@@ -209,9 +215,11 @@ def as_page(commands: list[Command]) -> str:
         "",
         "## One name per thing",
         "",
-        "| short | long |",
-        "|---|---|",
-        *(f"| `{short}` | `{name}` |" for name, short in sorted(SHORT.items())),
+        *_wrapped(
+            f"What {_SHARED} commands or more take, what it means in most of them, and how many they are."
+        ),
+        "",
+        *shared_options(commands),
         "",
         *(f"`{name}` is `{' '.join(today)}`." for name, today in ALSO.items()),
         *_wrapped(
@@ -246,6 +254,40 @@ def as_page(commands: list[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shared_options(commands: list[Command]) -> list[str]:
+    """Return the table of options that many commands have.
+
+    Args:
+        commands: All commands.
+    """
+    meanings: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in commands:
+        if one.same_as:
+            continue
+        for name, meaning in one.meanings.items():
+            meanings[name][meaning] += 1
+        for names, _, value in (option.partition(" ") for option in one.options):
+            values[max(names.split("/"), key=len)][value] += 1
+    lines = ["| option | short | value | what it means | commands |", "|---|---|---|---|---|"]
+    for name, told in sorted(meanings.items()):
+        if told.total() < _SHARED and name not in SHORT:
+            continue
+        short, value = (
+            SHORT.get(name, ""),
+            values[name].most_common(1)[0][0] if values[name] else METAVARS.get(name, ""),
+        )
+        cells = (
+            f"`{name}`",
+            short and f"`{short}`",
+            value and f"`{value}`",
+            told.most_common(1)[0][0],
+            str(told.total()),
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
 def _is_in(required: tuple[str, ...], text: str) -> bool:
     return any(name in required for name in text.partition(" ")[0].split("/"))
 
@@ -271,7 +313,7 @@ def commands(
         if not check:
             write.write_text(page, encoding="utf-8")
             typer.echo(f"wrote  {write}")
-        elif not write.exists() or write.read_text(encoding="utf-8") != page:
+        elif not write.exists() or write.read_text(encoding="utf-8", errors="replace") != page:
             typer.echo(f"{write} does not show the commands as they are; --write it anew")
             raise typer.Exit(1)
         return

@@ -70,7 +70,9 @@ def backtest(
     labels: Annotated[
         Path | None, typer.Option(help="Labels: Delta table, Parquet or JSON lines; default the app's.")
     ] = None,
-    last: Annotated[str | None, typer.Option(help="Only the last so long, e.g. 30d.")] = None,
+    last: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only the last so long, e.g. 30d.")
+    ] = None,
     version: VersionNumber = None,
     out: Annotated[Path | None, typer.Option(help="Write the report here as JSON.")] = None,
     bootstrap: Bootstrap = None,

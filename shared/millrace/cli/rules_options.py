@@ -1,4 +1,4 @@
-"""What commands over rules are told."""
+"""Options of the commands over rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class StateName(StrEnum):
 File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON: a list of rules.")]
 Id = Annotated[str, typer.Argument(metavar="RULE", help="Its id.")]
 VersionNumber = Annotated[int | None, typer.Option("--version", help="Which version; default the newest.")]
-From = Annotated[str | None, typer.Option("--from", help="Event time (2026-01-31T12:00); default at once.")]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Event time (2026-01-31T12:00); default at once.")
+]
 Why = Annotated[str, typer.Option("--reason", help="Why; stands in the audit.")]
 Tried = Annotated[
     str | None,

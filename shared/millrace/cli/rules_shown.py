@@ -1,4 +1,4 @@
-"""What `millrace rules` shows: what rules would have done, what is proposed, what has changed."""
+"""Output of `millrace rules`: what-ifs, proposals, changes."""
 
 from __future__ import annotations
 

@@ -86,9 +86,13 @@ def list_(
 ) -> None:
     """List savepoints with their batch, size, watermark and process."""
     from millrace.checkpoints import savepoints
+    from millrace.errors import UserError
+    from millrace.runtime.installed import list_apps
 
     path = Path(target).expanduser()
     folder = savepoints.savepoints_folder(target)
+    if not path.is_dir() and not folder.parent.is_dir() and target not in list_apps():
+        raise UserError(f"{target} is no app, and no folder")
     found = savepoints.list_savepoints(folder if folder.is_dir() else path)
     if shape is Format.json:
         typer.echo(json.dumps([{"name": s.name, "path": str(s.path), "bytes": s.bytes,

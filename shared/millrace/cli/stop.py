@@ -17,7 +17,7 @@ def stop(
     root: Root = None,
     timeout: Annotated[
         str,
-        typer.Option("--timeout", metavar="TIME", help="How long to wait; the job ends later all the same."),
+        typer.Option("--timeout", help="How long to wait; the job ends later all the same."),
     ] = "2min",
     config: ConfigFile = None,
     overrides: Overrides = None,

@@ -29,13 +29,11 @@ def upgrade(
         ),
     ] = True,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="How long the old version may take to end.")
+        str, typer.Option("--timeout", help="How long the old version may take to end.")
     ] = "2min",
     start_timeout: Annotated[
         str,
-        typer.Option(
-            "--start-timeout", metavar="TIME", help="How long the new one may take to its first batch."
-        ),
+        typer.Option("--start-timeout", help="How long the new one may take to its first batch."),
     ] = "3min",
     root: Root = None,
     config: ConfigFile = None,

@@ -1,4 +1,4 @@
-"""What `upgrade` and `bluegreen` have in common: which job is meant, and what it was given."""
+"""Job selection and start options that `upgrade` and `bluegreen` share."""
 
 from __future__ import annotations
 

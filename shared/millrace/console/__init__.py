@@ -1,1 +1,1 @@
-"""What is shown in a terminal: the live view, tables, checks."""
+"""Terminal output: the live view, tables, checks."""

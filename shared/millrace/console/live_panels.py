@@ -1,4 +1,4 @@
-"""What the live view shows, as plain functions from a view model to text and panels."""
+"""Panels of the live view, as plain functions from a view model to text."""
 
 from __future__ import annotations
 

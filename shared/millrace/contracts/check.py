@@ -1,4 +1,4 @@
-"""What the classes say now against what is in git, and every version against the one before."""
+"""The check of contracts: classes against git, and every version against the one before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format the events of a stream have, and what a worker makes of them: JSON, as all behind it reads.
+"""Event formats of a stream: Avro, Protobuf or JSON of a registry, made JSON in the workers.
 
 An event that cannot be read stays as it came, led by why, until it is a dead letter.
 """

@@ -1,4 +1,4 @@
-"""What panels are made of: an app's tables, where its query stands, its topics, its settings."""
+"""Data sources of panels: an app's tables, its query's progress, its topics, its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app declares of itself, as pages ask for it: its topology, and which of its tables are what."""
+"""An app's declarations as pages ask for them: its topology, and the roles of its tables."""
 
 from __future__ import annotations
 

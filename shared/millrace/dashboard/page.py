@@ -1,4 +1,4 @@
-"""What an app adds to the dashboard: its panels, the detail of a key, and what may be done.
+"""An app's part of the dashboard: panels, the detail of a key, actions.
 
 An app names its page in ``App.dashboard`` (``module:attribute``)::
 

@@ -1,4 +1,4 @@
-"""How far a query is, read from its checkpoint's files and the broker; the engine is not asked."""
+"""Progress of a query, read from its checkpoint's files and the broker; the engine is not asked."""
 
 from __future__ import annotations
 

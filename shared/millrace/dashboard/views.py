@@ -1,4 +1,4 @@
-"""What a panel shows, as data: numbers, time series, bars, tables, points, maps, graphs, notes.
+"""Views as data: numbers, time series, bars, tables, points, maps, graphs, notes.
 
 An app's panels return these; how they look is the page's business, and the page puts every text in as
 text, so nothing that came with an event can become markup.

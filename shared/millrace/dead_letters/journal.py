@@ -1,4 +1,4 @@
-"""What was sent again, in a Delta table beside the dead letters.
+"""The journal of replays: a Delta table beside the dead letters.
 
 A letter is noted as ``sending`` before it is sent and as ``sent`` or ``failed`` after. So a replay that is
 killed leaves letters that may or may not have been sent: those are in doubt, and not sent again unasked.

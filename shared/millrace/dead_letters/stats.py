@@ -1,4 +1,4 @@
-"""How many dead letters there are: by reason and hour, and by the error behind them."""
+"""Counts of dead letters: by reason and hour, and by the error behind them."""
 
 from __future__ import annotations
 

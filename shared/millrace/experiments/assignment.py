@@ -1,4 +1,4 @@
-"""Who is in which arm: a hash of names, so that nothing is kept and every run says the same."""
+"""Assignment to the arms of an experiment: a hash of names, so nothing is kept and every run agrees."""
 
 from __future__ import annotations
 

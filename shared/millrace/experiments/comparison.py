@@ -1,4 +1,4 @@
-"""What the arms of an experiment have done: matured cohorts only, with intervals that hold on any day.
+"""Comparison of an experiment's arms: matured cohorts only, with intervals that hold on any day.
 
 A subject counts once, from its first exposure on, by what it did in the time that an outcome needs
 (``matures_ms``); who was exposed more lately than that is not compared yet, whatever is known of it. To

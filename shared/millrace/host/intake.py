@@ -1,4 +1,4 @@
-"""What a batch brings to a process: chunks become rows, control events and messages of the engine.
+"""Intake of a batch: chunks become rows, control events and messages of the engine.
 
 Nothing here knows an engine.
 """

@@ -1,4 +1,4 @@
-"""Where events have their key and their time: found by reading no more of them than that."""
+"""Extraction of key and time from an event's JSON, reading no more of it than that."""
 
 from __future__ import annotations
 

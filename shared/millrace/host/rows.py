@@ -1,4 +1,4 @@
-"""What goes into a runner and what comes out: rows, emissions, their order and their identities."""
+"""Rows and emissions: input and output of a runner, with their order and identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many partitions a query's state is divided into: more than it can use cost time in every batch.
+"""The number of state partitions of a query: more than it can use cost time in every batch.
 
 Spark gives every stateful operator ``spark.sql.shuffle.partitions`` of them, 200 unless told otherwise. Each
 is a task, a call of a Python worker and a state store that commits, in every batch, with no row as well.

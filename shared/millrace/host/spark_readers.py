@@ -1,4 +1,4 @@
-"""What reads the streams of a query: each reader has a limit of its own on what one batch takes."""
+"""Stream readers of a query, each with its own limit on what one batch takes."""
 
 from __future__ import annotations
 

@@ -96,7 +96,20 @@ def asof_join(
     keep_ms = None if keep == FOREVER else length_ms(keep, "keep", least=1)
     grace_ms = length_ms(grace, "grace")
     named = name or _name(left, "asof", right)
-    return build(AsOfDefinition(left, right, how, on_merge, record, named, keep_ms, grace_ms, emit, deletes))
+    return build(
+        AsOfDefinition(
+            left=left,
+            right=right,
+            how=how,
+            on_merge=on_merge,
+            record=record,
+            name=named,
+            keep_ms=keep_ms,
+            grace_ms=grace_ms,
+            emit=emit,
+            deletes=deletes,
+        )
+    )
 
 
 def table_join(

@@ -1,4 +1,4 @@
-"""What one embedded broker consists of: its settings, its files and its commands; nothing is started here."""
+"""The embedded broker's settings, files and commands; nothing is started here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a project keeps what it makes at run time: brokers' data, logs, state of started services."""
+"""The run-time folder of a project: brokers' data, logs, state of started services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where jars come from: a local Maven repository, a mirror, Maven Central."""
+"""Sources of jars: a local Maven repository, a mirror, Maven Central."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the Java is that runs Spark and the embedded broker."""
+"""Discovery of the Java that runs Spark and the embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a version may become the champion: gates, as data, on rows that both models have scored.
+"""Promotion gates of models, as data: conditions on rows that champion and challenger have scored.
 
 A gate names a measure, its direction and by how much the challenger must be better than the champion. Rows of
 one group (a day, a machine) have much in common, so groups are resampled and not rows, and what counts is the

@@ -1,4 +1,4 @@
-"""Where registries and exports are, unless somebody says otherwise."""
+"""Default places of model registries and exports."""
 
 from __future__ import annotations
 

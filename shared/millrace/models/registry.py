@@ -7,6 +7,7 @@ only commands import it: what a stream needs of a version is exported (see :mod:
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import logging
@@ -14,13 +15,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import MillraceError, UserError
 from millrace.models.candidate import Candidate
 from millrace.models.files import FILE_LIMIT, sha256_of
 from millrace.models.manifest import SHA256_TAG, BrokenModel, Curve, Manifest
 from millrace.models.places import sqlite_path
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 #: What a model needs to be loaded.
 REQUIREMENTS: Final = ("scikit-learn", "skops", "numpy")
@@ -72,16 +76,23 @@ class Registry:
 
     def __init__(self, uri: str, name: str, tables: tuple[str, ...] = ()) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        path = sqlite_path(uri)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        self.uri, self.name, self._table_names = uri, name, tables
+        self._database = sqlite_path(uri)
+        self._artifacts = None if self._database is None else self._database.absolute().parent / "artifacts"
+
+    @functools.cached_property
+    def _client(self) -> MlflowClient:
+        if self._database is not None:
+            self._database.parent.mkdir(parents=True, exist_ok=True)
         from mlflow import MlflowClient
 
         for noisy in ("mlflow", "alembic"):  # set once it is imported, which sets them itself
             logging.getLogger(noisy).setLevel(logging.ERROR)
-        self.uri, self.name, self._table_names = uri, name, tables
-        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self._artifacts = None if path is None else path.absolute().parent / "artifacts"
+        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+
+    def _is_empty(self) -> bool:
+        """Return whether nothing was ever registered: asking MLflow would make its database, slowly."""
+        return self._database is not None and not self._database.is_file()
 
     def register(self, candidate: Candidate) -> int:
         """Log and register a trained model; return its version."""
@@ -161,6 +172,8 @@ class Registry:
         Raises:
             RegistryUnreachable: The registry does not answer.
         """
+        if self._is_empty():
+            return []
         aliases = self._aliases()
         with self._answering():
             found = self._client.search_model_versions(f"name = '{self.name}'")
@@ -223,6 +236,8 @@ class Registry:
             ) from error
 
     def _aliases(self) -> dict[str, str]:
+        if self._is_empty():
+            return {}
         from mlflow.exceptions import MlflowException
 
         with self._answering():

@@ -1,1 +1,1 @@
-"""What runs, and how it does: a record of each job, its figures, its metrics, its log."""
+"""Observability of jobs: a record of each, its figures, its metrics, its log."""

@@ -1,4 +1,4 @@
-"""What operators of all apps stand on: one sender, one control topic, rules by command, reports as files.
+"""Operations of all apps: one sender, one control topic, rules by command, reports as files.
 
 :mod:`~millrace.operations.sending` sends what operators ask of a running app,
 :mod:`~millrace.operations.roster` says who they are and :mod:`~millrace.operations.acting` who acts,

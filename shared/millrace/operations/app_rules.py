@@ -1,4 +1,4 @@
-"""What an app says of its rules, so that one command serves them all."""
+"""An app's declaration of its rules, so that one command serves all apps."""
 
 from __future__ import annotations
 

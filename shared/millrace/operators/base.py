@@ -1,4 +1,4 @@
-"""What all operators share: a definition that is plain data, and the process that is built from it."""
+"""The base of operators: a definition that is plain data, and the process that is built from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a series will cross a limit: its level and trend carried on, with an interval whose coverage is kept.
+"""Limit forecasts: when a series crosses a limit, by level and trend, with an interval that is calibrated.
 
 A forecast at each of a few horizons is remembered until its time comes, and how far it was off moves the
 width of that horizon's interval: a miss makes it wider, a hit a little narrower, so that in the long run as

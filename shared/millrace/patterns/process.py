@@ -339,15 +339,15 @@ def detect(
     label = "_".join([getattr(event_type, "__name__", "event"), *pattern.names()])
     return build(
         Detection(
-            event_type,
-            pattern,
-            after_match or no_skip(),
-            select,
-            output,
-            max_partial_matches,
-            keep_forever,
-            (key,) if isinstance(key, str) else tuple(key),
-            name or re.sub(r"\W+", "_", label).lower()[:60],
-            version,
+            event_type=event_type,
+            pattern=pattern,
+            after_match=after_match or no_skip(),
+            select=select,
+            output=output,
+            max_partial_matches=max_partial_matches,
+            keep_forever=keep_forever,
+            key=(key,) if isinstance(key, str) else tuple(key),
+            name=name or re.sub(r"\W+", "_", label).lower()[:60],
+            version=version,
         )
     )

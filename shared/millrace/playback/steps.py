@@ -1,4 +1,4 @@
-"""What is played: steps, each a batch, and the watermark that each is judged by and makes."""
+"""Playback steps: batches, ticks, control events and restarts, and the watermark that they move."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must not be kept, and what must be got rid of: card numbers, and all that is known of somebody."""
+"""Privacy: tokens in place of card numbers, and erasure of a person."""

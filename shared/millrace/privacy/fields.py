@@ -1,4 +1,4 @@
-"""What contracts say of their fields: which hold a card number, and which are left as they are.
+"""Privacy marks of contract fields: those that hold a card number, and those that stay as they are.
 
 A field says so in its type, and so does its JSON Schema, for all who write such events::
 

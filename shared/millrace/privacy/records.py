@@ -1,4 +1,4 @@
-"""What replaces card numbers in the records of a stream, in the workers that read them first."""
+"""Tokenisation of card numbers in a stream's records, in the workers that read them first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where something of what was forgotten may still be, and until when.
+"""Residues of an erasure: stores that may still hold something, and until when.
 
 What is deleted from state and tables leaves earlier versions behind: in the topics that it came by, the files
 of earlier versions of tables, the versions of state that a checkpoint keeps, savepoints. Each is named here

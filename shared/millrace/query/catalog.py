@@ -1,4 +1,4 @@
-"""Which tables there are to ask: all of all apps, by ``app.table``."""
+"""The catalogue of tables that can be queried: all of all apps, by ``app.table``."""
 
 from __future__ import annotations
 

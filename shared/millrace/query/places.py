@@ -1,4 +1,4 @@
-"""Where rows of a streaming query go and how far it is noted: what can be refused before Spark starts."""
+"""Sinks and checkpoint of a streaming query, and what of them is refused before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query gives, as people and programs read it: columns, JSON lines, CSV, Parquet."""
+"""Output formats of a query: columns, JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 

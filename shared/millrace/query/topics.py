@@ -1,4 +1,4 @@
-"""Which topics a query may stream, with the columns that their contracts say."""
+"""Topics as streaming tables: names, and columns by their contracts."""
 
 from __future__ import annotations
 

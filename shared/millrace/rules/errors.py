@@ -1,4 +1,4 @@
-"""What is wrong with a rule, and where in its text."""
+"""Errors of rules, with the place in the text."""
 
 from __future__ import annotations
 

@@ -52,6 +52,8 @@ def read_rules(path: Path) -> list[Written]:
         raise RuleError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise RuleError(f"{path} is not UTF-8") from None
+    except RecursionError:
+        raise RuleError(f"{path}: nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise RuleError(f"{path}:{mark.line + 1 if mark else 1}: {error.problem}") from None

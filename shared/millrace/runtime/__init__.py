@@ -1,0 +1,1 @@
+"""The runtime of apps: settings, sessions, jobs, their clocks and their monitor."""

@@ -1,4 +1,4 @@
-"""How long events take to arrive, and which bound and clock skew fit: figures of a sample of records.
+"""Delay statistics of events, and the bound and clock skew that fit them, from a sample of records.
 
 Event time must not run ahead of events that are still on their way. What it follows is the newest
 *plausible* time so far, the smaller one of a record's event time and its arrival plus a skew; what lies

@@ -1,4 +1,4 @@
-"""What the commands of apps begin with: settings as they were asked for, and the tables that a run left."""
+"""Settings and tables as the commands of apps need them."""
 
 from __future__ import annotations
 

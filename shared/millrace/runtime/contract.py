@@ -1,4 +1,4 @@
-"""What a checkpoint depends on, written beside it and checked at every start; and who owns it."""
+"""The contract of a checkpoint, written beside it and checked at every start; and its owner's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: apps without loading any, and what other packages add by entry point."""
+"""Discovery by entry points: apps without loading any, and what other packages add."""
 
 from __future__ import annotations
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from millrace.observing.exposition import Bounds
 from millrace.observing.joblog import logging_to
 from millrace.observing.jobs import JobRecord, jobs_folder, recorded_job, this_process
 from millrace.observing.observer import Observer
-from millrace.runtime.apps import App, Topic, app_version, with_output_suffix
+from millrace.runtime.apps import App, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
@@ -40,6 +39,7 @@ from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, s
 from millrace.runtime.session import spark_metrics, spark_session
 from millrace.runtime.settings import AppSettings
 from millrace.runtime.shared import Sessions
+from millrace.runtime.shipping import ship_project
 from millrace.runtime.wiring import outputs_of
 from millrace.state.keyring import KEY_FILE_CONF, configured_keys
 from millrace.time.durations import to_ms
@@ -358,6 +358,7 @@ class Job:
 
     def _check_broker(self) -> None:
         from millrace.kafka.admin import TopicSpec, cluster_id, create_topics, topic_configs
+        from millrace.runtime.topic_checks import sent_times_warning
 
         kafka = self.settings.kafka
         assert kafka.bootstrap is not None  # noqa: S101  (checked in __init__)
@@ -470,16 +471,16 @@ class Job:
         written = {table: known[place] for table, place in places.items() if place in known}
         stamp = {"dlq.app": self.app.name, "dlq.version": app_version(self.app.name)}
         small = DriverWriter(
-            outputs,
-            self.table_path,
-            kafka.client_options(),
-            app_id,
-            limit,
-            written,
-            stamp,
-            self._after_clock,
-            self.settings.stream.merge_interval.total_seconds(),
-            self._after_reasons,
+            outputs=outputs,
+            table_path=self.table_path,
+            client_options=kafka.client_options(),
+            app_id=app_id,
+            limit=limit,
+            written=written,
+            stamp=stamp,
+            on_clock=self._after_clock,
+            merge_interval_s=self.settings.stream.merge_interval.total_seconds(),
+            on_reasons=self._after_reasons,
         )
         small.prepare()
         large = SparkWriter(
@@ -556,28 +557,6 @@ class Job:
             raise QueryFailed(f"{self.app.name}: {first_line(str(error))} (log: {self._log_file})")
 
 
-def sent_times_warning(topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return what is to be said of topics whose records carry their senders' times, unless they are to.
-
-    Args:
-        topics: Topics that exist, as the app describes them.
-        configs: Topic → its settings, as far as they are known.
-    """
-    from millrace.kafka.admin import SENT_TIME, TIMESTAMP_TYPE
-
-    carried = SENT_TIME[TIMESTAMP_TYPE]
-    sent = [
-        t.name for t in topics
-        if configs.get(t.name, {}).get(TIMESTAMP_TYPE) == carried != t.config.get(TIMESTAMP_TYPE)
-    ]  # fmt: skip
-    if not sent:
-        return None
-    return (
-        f"records of {', '.join(sent)} carry their senders' times ({TIMESTAMP_TYPE}={carried}), not those of "
-        "their arrival: clocks that are wrong go unnoticed; see 'Times of arrival' in docs/operations.md"
-    )
-
-
 def _before(end: Offsets) -> Column:
     """Return whether a record stands before these offsets; what has none is new, and left out."""
     from pyspark.sql import functions as F
@@ -595,25 +574,6 @@ def state_conf(settings: AppSettings) -> dict[str, str]:
     """
     reference = configured_keys(settings.state.encryption.key_file)
     return {} if reference is None or reference.file is None else {KEY_FILE_CONF: reference.file}
-
-
-def ship_project(spark: SparkSession, folder: Path) -> None:
-    """Give the executors of a cluster this project's code, of which they have nothing installed.
-
-    Args:
-        spark: The session.
-        folder: Where the archive is kept; one per version of the code.
-    """
-    master = spark.sparkContext.master
-    if master is None or master.startswith("local"):
-        return
-    from millrace.runtime.shipping import project_archive
-
-    archive = str(project_archive(folder))
-    spark.sparkContext.addPyFile(archive)
-    # One Python worker runs beside the driver, to learn what state there is, and gets no files.
-    environment = spark.sparkContext.environment
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, environment.get("PYTHONPATH")]))
 
 
 @contextlib.contextmanager

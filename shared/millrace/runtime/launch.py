@@ -1,4 +1,4 @@
-"""What Spark's JVM is told as it starts, by files that only this user can read.
+"""Launch configuration of Spark's JVM, by files that only this user can read.
 
 PySpark hands every setting over as an argument, and arguments stand in the list of processes for everybody on
 the machine, secrets of storage and brokers among them. Here they go into a file in the session's own folder,

@@ -1,4 +1,4 @@
-"""What a running query does: rates, lag, watermark, state, outputs, taken from Spark's progress events.
+"""The query monitor: rates, lag, watermark, state, outputs, taken from Spark's progress events.
 
 :func:`snapshot_from_progress` is the whole logic, plain Python over the progress JSON. The listener only
 hands events to a :class:`QueryMonitor`: it runs on a thread of the engine and must return at once.

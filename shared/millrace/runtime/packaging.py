@@ -1,4 +1,4 @@
-"""What ``spark-submit`` takes to a cluster that has nothing of this project: its code, and an environment.
+"""Packages for ``spark-submit``: code and environment for a cluster that has nothing of this project.
 
 The environment is an archive that Spark unpacks beside each executor: the installed distributions that the
 chosen extras ask for, as they are here, and a ``bin/python`` that finds them wherever it is unpacked. The

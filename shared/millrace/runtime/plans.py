@@ -1,4 +1,4 @@
-"""How an app's topology runs on Spark: as a station or as a chain, and why."""
+"""Plan choice: an app's topology on Spark as a station or as a chain, and why."""
 
 from __future__ import annotations
 

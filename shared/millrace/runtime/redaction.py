@@ -1,4 +1,4 @@
-"""What must never be printed: which names are secret, and what a secret looks like in a text.
+"""Redaction of secrets: secret names, and what a secret looks like in a text.
 
 One source for everything that shows settings, errors, options and logs: :func:`is_secret` decides by name,
 :func:`redact_text` cleans free text, :func:`spark_name_regex` and :func:`spark_text_regex` say the same to

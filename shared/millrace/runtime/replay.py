@@ -323,7 +323,8 @@ class _Run:
         """Run on a session."""
         from millrace.connectors.kafka import with_source_id
         from millrace.host.spark_clock import clock_settings_for
-        from millrace.runtime.job import QueryFailed, first_line, ship_project
+        from millrace.runtime.job import QueryFailed, first_line
+        from millrace.runtime.shipping import ship_project
         from millrace.runtime.wiring import outputs_of
 
         ship_project(spark, self._folder / "shipped")

@@ -377,7 +377,12 @@ class AppSettings(BaseSettings):
     """What every app can be told; apps subclass it to add fields of their own.
 
     Making one reads nothing but its arguments; :func:`load_settings` reads file, environment and overrides.
+
+    Attributes:
+        DEFAULT_ROOT: Where tables and checkpoints of an app are, unless that is set.
     """
+
+    DEFAULT_ROOT: ClassVar[str] = ".millrace/{app}"
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -464,7 +469,7 @@ def load_settings(
         entries += collector.file(path, [COMMON, app], list_apps(), AppSettings)
     entries += collector.environment(env)
     entries += collector.overrides(overrides)
-    values: dict[str, Any] = {"storage": {"root": f".millrace/{app}"}}
+    values: dict[str, Any] = {"storage": {"root": cls.DEFAULT_ROOT.format(app=app)}}
     for entry in entries:
         _put(values, entry)
     found = {".".join(entry.path): entry.origin for entry in entries}

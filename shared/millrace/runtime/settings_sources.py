@@ -1,4 +1,4 @@
-"""Where settings come from: the file, the environment, the command line, each value with its origin.
+"""Sources of settings: the file, the environment, the command line, each value with its origin.
 
 Every source becomes a list of :class:`Entry` (path, value, origin). Names are looked up in the settings
 class here, so that an unknown key is reported with the place where it stands and the nearest valid key.
@@ -299,7 +299,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Path_, int]]:
         raise SettingsError(
             [f"{path}:{line}: {problem} (quote values that start with a special character)"]
         ) from None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         raise SettingsError([f"{path}: not valid YAML"]) from None
     finally:
         loader.dispose()

@@ -8,8 +8,12 @@ import os
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millrace.runtime.installed import APPS_GROUP
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SKIP = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
@@ -67,3 +71,20 @@ def project_archive(folder: Path) -> Path:
             archive.write(path, name)
     part.replace(target)
     return target
+
+
+def ship_project(spark: SparkSession, folder: Path) -> None:
+    """Give the executors of a cluster this project's code, of which they have nothing installed.
+
+    Args:
+        spark: The session.
+        folder: Where the archive is kept; one per version of the code.
+    """
+    master = spark.sparkContext.master
+    if master is None or master.startswith("local"):
+        return
+    archive = str(project_archive(folder))
+    spark.sparkContext.addPyFile(archive)
+    # One Python worker runs beside the driver, to learn what state there is, and gets no files.
+    environment = spark.sparkContext.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, environment.get("PYTHONPATH")]))

@@ -1,4 +1,4 @@
-"""What `millrace doctor` finds in the topics of an app: whose times records carry, and how late they are."""
+"""Topic checks of `millrace doctor`: whose times records carry, and how late they are."""
 
 from __future__ import annotations
 
@@ -314,3 +314,25 @@ def _about(duration_ms: int) -> str:
     ('-1h 2m', '250ms')
     """
     return " ".join(_signed(duration_ms).split()[:2])
+
+
+def sent_times_warning(topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return what is to be said of topics whose records carry their senders' times, unless they are to.
+
+    Args:
+        topics: Topics that exist, as the app describes them.
+        configs: Topic → its settings, as far as they are known.
+    """
+    from millrace.kafka.admin import SENT_TIME, TIMESTAMP_TYPE
+
+    carried = SENT_TIME[TIMESTAMP_TYPE]
+    sent = [
+        t.name for t in topics
+        if configs.get(t.name, {}).get(TIMESTAMP_TYPE) == carried != t.config.get(TIMESTAMP_TYPE)
+    ]  # fmt: skip
+    if not sent:
+        return None
+    return (
+        f"records of {', '.join(sent)} carry their senders' times ({TIMESTAMP_TYPE}={carried}), not those of "
+        "their arrival: clocks that are wrong go unnoticed; see 'Times of arrival' in docs/operations.md"
+    )

@@ -1,4 +1,4 @@
-"""What was answered, a line of JSON each: one file a day, which only its owner can read."""
+"""The journal of answers: a line of JSON each, one file a day, which only its owner can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked: of any app by process and key, and what an app adds."""
+"""Questions of a server: of any app by process and key, and those that an app adds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How much a job will take: a small model of batches and pages, and what was measured for it."""
+"""Sizing: a small model of batches and pages, and the measured costs behind it."""

@@ -1,4 +1,4 @@
-"""What a workload asks for: cores, memory, disks, network, partitions, and how long a start takes."""
+"""The sizing of a workload: cores, memory, disks, network, partitions, and the time of a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job takes, by arithmetic over its batches: rows, keys, pages that are rewritten, CPU time.
+"""The cost model of a job's batches: rows, keys, pages that are rewritten, CPU time.
 
 State lies in pages, which are read and written whole (:mod:`millrace.state.pages`). So what a batch costs is
 a part of its own, a part per row, a part per page that it touches, and what runs on by the clock::

@@ -1,4 +1,4 @@
-"""What every app must hold to, as tests that any app can have.
+"""The contract of apps, as tests that any app can have.
 
 Wiring, cuts, restarts and wrong clocks in memory; on Spark the same tables, poison, ``kill -9``.
 

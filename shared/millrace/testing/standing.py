@@ -1,4 +1,4 @@
-"""What stands in an app's tables at a moment, whatever the batches in which its events came before it.
+"""Table contents at a moment of event time, whatever the batches before it.
 
 A run of a generated world through an app's processes, with no drain at its end: what is due at the watermark
 that the world has come to stands in the tables, and nothing else does. The measure is the run in order of

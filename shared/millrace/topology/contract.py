@@ -1,4 +1,4 @@
-"""What a checkpoint depends on of a topology, as plain data."""
+"""The topology's part of a checkpoint's contract, as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app is made of, without an engine: inputs, links, outputs.
+"""Topology definitions: inputs, links and outputs, without an engine.
 
 :func:`read` begins a topology, ``process`` and ``key_by`` go on with it, and ``write`` says where its outputs
 go. Nothing runs: a host does that, in memory (:class:`~millrace.testing.TestDriver`,

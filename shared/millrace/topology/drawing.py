@@ -122,7 +122,7 @@ def page_with(page: str, app: str, topology: Topology, bound_ms: int) -> str:
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(END)
     if not (found and ended):
-        raise ValueError(f"the page has no place for it: put the lines\n{begin}\n{END}\nwhere it is to stand")
+        raise ValueError(f"the page has no place for it: put {begin} and {END} where it is to stand")
     body = f"```mermaid\n{as_mermaid(topology, bound_ms)}\n```\n\n```text\n{as_text(topology, bound_ms)}\n```"
     return f"{before}{begin}\n\n{body}\n\n{END}{after}"
 

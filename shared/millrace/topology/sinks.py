@@ -1,4 +1,4 @@
-"""Where outputs go: tables with one row per key, beside those that are appended to."""
+"""Sinks of outputs: tables with one row per key, beside those that are appended to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two versions wrote of the same input, compared by identity: rows of one only, rows that differ.
+"""Differences between two versions' outputs of the same input, by identity.
 
 Both go on writing while they are compared, and are never at the same place. So each table is read twice, with
 a line between: first what stands there, then, once both have read up to all that this can come from, again.

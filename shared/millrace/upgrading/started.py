@@ -1,4 +1,4 @@
-"""How a running job was started, so that another version is started the same way, or it again."""
+"""Start commands of running jobs, so that another version is started the same way, or it again."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_page_without_a_place_is_refused_and_one_that_is_old_is_told(tmp_path:
     page.write_text("nothing")
     done = CliRunner().invoke(build(), ["topology", "iot", "--write", str(page)])
     assert isinstance(done.exception, UserError)
-    assert "put the lines\n<!-- topology: millrace topology iot" in str(done.exception)
+    assert "put <!-- topology: millrace topology iot" in str(done.exception)
     page.write_text("a\n<!-- topology: millrace topology iot --write PAGE -->\nold\n<!-- /topology -->\nb\n")
     done = CliRunner().invoke(build(), ["topology", "iot", "--write", str(page), "--check"])
     assert (done.exit_code, "does not show the topology of iot" in done.output) == (1, True)

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
-from millrace_apps.generators.clickstream import Catalogue, ClickstreamProfile, ItemChange, simulate
+from millrace_apps.clickstream.contracts.events import ItemChange
+from millrace_apps.generators.clickstream import Catalogue, ClickstreamProfile, simulate
 from millrace_apps.generators.engine.simulated import Simulated
 
 PROFILE = ClickstreamProfile(seed=3, event_rate=2.0, items=200, sold_out=0.1, events=30_000)

@@ -9,7 +9,8 @@ from itertools import islice, pairwise
 
 import pytest
 
-from millrace_apps.generators.clickstream import RATES, Click, responds, simulate
+from millrace_apps.clickstream.contracts.events import Click
+from millrace_apps.generators.clickstream import RATES, responds, simulate
 from millrace_apps.generators.clickstream.bots import BOT_VISIT_EVENTS, CRAWLERS, KINDS, Bots
 from millrace_apps.generators.clickstream.browsing import BOUNDARY_PAUSES_MS
 from millrace_apps.generators.clickstream.carts import MIN_IDLE_MS, CartStep, idle_spells

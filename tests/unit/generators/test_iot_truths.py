@@ -12,11 +12,11 @@ import pytest
 
 from millrace_apps.generators.engine.simulated import Simulated, Truth
 from millrace_apps.generators.iot import DOMAIN, IotProfile, assets, simulate
-from millrace_apps.generators.iot.events import FAILED, RUNNING, VOCABULARIES, Regime
 from millrace_apps.generators.iot.faults import SENSOR_FAULTS
 from millrace_apps.generators.iot.laws import Draws, weibull_life
 from millrace_apps.generators.iot.machines import AVERTED
 from millrace_apps.generators.iot.models import CONVERSIONS, MODELS
+from millrace_apps.generators.iot.regimes import FAILED, RUNNING, VOCABULARIES, Regime
 from millrace_apps.generators.iot.simulation import EXCEEDANCE
 from tests.unit.apps.iot_maintenance.cases import (
     CALM,

@@ -30,14 +30,12 @@ from millrace_apps.generators.ridesharing.city import (
 from millrace_apps.generators.ridesharing.draws import chance
 from millrace_apps.generators.ridesharing.drivers import DAY_MS, acceptance, answer_delay_ms, shift_of
 from millrace_apps.generators.ridesharing.emitter import quote_of
-from millrace_apps.generators.ridesharing.events import (
-    DriverLocation,
-    Offer,
-)
 from millrace_apps.generators.ridesharing.fleet import GPS_ERROR_M
+from millrace_apps.generators.ridesharing.messages import Offer
 from millrace_apps.generators.ridesharing.profile import ONLINE_SHARE
 from millrace_apps.generators.ridesharing.riders import Demand
 from millrace_apps.generators.ridesharing.simulation import live
+from millrace_apps.ridesharing.contracts.events import Position
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000
@@ -365,7 +363,7 @@ def test_the_share_of_accepts_follows_the_law() -> None:
 
 
 def test_positions_come_at_the_interval_and_move_like_cars(events: list[Simulated]) -> None:
-    seen: defaultdict[str, list[DriverLocation]] = defaultdict(list)
+    seen: defaultdict[str, list[Position]] = defaultdict(list)
     for event in of(events, "locations"):
         seen[event.driver_id].append(event)
     gaps: Counter[int] = Counter()

@@ -14,19 +14,11 @@ from millrace_apps.generators.engine.simulated import Simulated
 from millrace_apps.generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World
 from millrace_apps.generators.ridesharing.city import degrees, distance_m
 from millrace_apps.generators.ridesharing.dispatch import STALE_MS
-from millrace_apps.generators.ridesharing.events import (
-    Assignment,
-    DriverAnswer,
-    DriverLocation,
-    Message,
-    Offer,
-    Quote,
-    QuoteRequest,
-    Release,
-    RideRequest,
-)
+from millrace_apps.generators.ridesharing.messages import Assignment, Message, Offer, Quote
 from millrace_apps.generators.ridesharing.riders import takes_below
 from millrace_apps.generators.ridesharing.rides import QUOTE_PATIENCE_MS
+from millrace_apps.ridesharing.contracts.events import Answer, Position, QuoteRequest, RideRequest
+from millrace_apps.ridesharing.contracts.records import Release
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000
@@ -317,13 +309,33 @@ def test_no_app_can_make_the_agents_do_what_is_impossible(seed: int) -> None:
 # The reference dispatcher.
 
 
-def location(driver: str, x: float, y: float, at_ms: int = 0) -> DriverLocation:
-    return DriverLocation(f"{driver}-{at_ms}", driver, *degrees(x, y), "idle", "standard", at_ms)
+def location(driver: str, x: float, y: float, at_ms: int = 0) -> Position:
+    lat, lon = degrees(x, y)
+    return Position(
+        event_time_ms=at_ms,
+        event_id=f"{driver}-{at_ms}",
+        driver_id=driver,
+        vehicle_class="standard",
+        lat=lat,
+        lon=lon,
+        state="idle",
+    )
 
 
 def ride_request(x: float, y: float, at_ms: int = 0) -> RideRequest:
-    spot = degrees(x, y)
-    return RideRequest("r-1", "rider", "standard", "z", *spot, *degrees(x, y + 900), at_ms, at_ms)
+    (lat, lon), (to_lat, to_lon) = degrees(x, y), degrees(x, y + 900)
+    return RideRequest(
+        event_time_ms=at_ms,
+        request_id="r-1",
+        rider_id="rider",
+        vehicle_class="standard",
+        zone="z",
+        pickup_lat=lat,
+        pickup_lon=lon,
+        dropoff_lat=to_lat,
+        dropoff_lon=to_lon,
+        pickup_at_ms=at_ms,
+    )
 
 
 def test_the_nearest_driver_is_found_even_one_ring_farther_out() -> None:
@@ -366,7 +378,16 @@ def test_an_accept_of_an_expired_offer_is_compensated() -> None:
     assert isinstance(made, Offer)
     (expired,) = dispatcher.decide(made.expires_ms)
     dispatcher.observe(
-        DriverAnswer("a", made.offer_id, "r-1", "d", 1, "z", "accept", "", made.expires_ms + 300)
+        Answer(
+            event_time_ms=made.expires_ms + 300,
+            event_id="a",
+            request_id="r-1",
+            driver_id="d",
+            zone="z",
+            offer_id=made.offer_id,
+            attempt=1,
+            answer="accept",
+        )
     )
     (compensation,) = dispatcher.decide(made.expires_ms + 1_000)
     assert expired == Release("r-1", "d", "expired", made.expires_ms)

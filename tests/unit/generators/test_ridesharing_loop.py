@@ -14,8 +14,9 @@ from millrace.errors import UserError
 from millrace_apps.generators.engine.loop import KafkaInbox, LoopError, Mailbag, closed_loop, looped
 from millrace_apps.generators.engine.world import deliver_domain
 from millrace_apps.generators.ridesharing import DOMAIN, NearestDispatcher, RidesProfile, World
-from millrace_apps.generators.ridesharing.events import Assignment, Offer, Release
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
+from millrace_apps.generators.ridesharing.messages import Assignment, Offer
+from millrace_apps.ridesharing.contracts.records import Release
 
 #: Friday, 2026-01-02 17:00 local time.
 FRIDAY_MS = 1_767_369_600_000

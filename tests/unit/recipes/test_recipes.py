@@ -225,7 +225,7 @@ def test_a_recipe_gives_what_it_promises(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
 def test_the_page_of_a_recipe_shows_what_it_says(recipe: Recipe) -> None:
-    """If not: ``python -m millrace_apps.recipes.kit.pages``."""
+    """If not: ``python -m millrace_apps.recipes.catalogue.pages``."""
     text = (PAGES / f"{recipe.name}.md").read_text("utf-8")
     assert text.count(f"$ millrace recipe run {recipe.name}\n") == 1
     assert page(recipe, text) == text

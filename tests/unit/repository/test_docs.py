@@ -49,6 +49,8 @@ MODULES = [
         if f"{package}.{module.name}" != "millrace.testing.kafka"
     ),
 ]
+#: Those of the apps stand beside their code.
+OF_APPS = sorted((ROOT / "apps").rglob("*.md"))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -71,7 +73,8 @@ def test_examples_of_docstrings_run_as_they_stand(name: str) -> None:
 
 def plain_blocks() -> list[tuple[str, str]]:
     """Return the Python of the pages that is no doctest: what needs Spark, or only shows a shape."""
-    found = [(page.name, block) for page in PAGES for block in _BLOCK.findall(page.read_text("utf-8"))]
+    pages = (*PAGES, *OF_APPS)
+    found = [(page.name, block) for page in pages for block in _BLOCK.findall(page.read_text("utf-8"))]
     return [(name, block) for name, block in found if ">>>" not in block]
 
 
@@ -84,7 +87,7 @@ def test_code_of_a_page_is_python_and_imports_what_exists(page: str, block: str)
             assert missing == [], f"{page} imports what {node.module} does not have"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OF_APPS], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = page.read_text("utf-8")
     targets = [t for t in _LINK.findall(text) if "://" not in t]
@@ -127,10 +130,3 @@ def test_the_tree_of_the_architecture_is_that_of_the_core() -> None:
     rooms = {name for name in there if not name.startswith("__")} - {"py"}
     assert rooms - named == set(), "not in the tree"
     assert {word for word in re.findall(r"^  (\w+)/ ", tree, re.MULTILINE) if word not in rooms} == set()
-
-
-def test_pages_that_were_written_for_reading_have_lines_that_can_be_read() -> None:
-    for name in ("README.md", "cli.md"):
-        text = (ROOT / "docs" / name).read_text("utf-8")
-        lines = [line for line in text.splitlines() if not line.startswith(("|", "millrace "))]
-        assert max(map(len, lines)) <= 120

@@ -255,3 +255,38 @@ def test_import_inside_a_function_is_not_at_import_time(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text("def f():\n    import pyspark\n")
     (tmp_path / "early.py").write_text("import pyspark\n")
     assert breaches(tmp_path, {"pyspark"}, root=tmp_path, at_import=True) == ["early.py:1 imports pyspark"]
+
+
+# -- rooms of the apps ---------------------------------------------------------------------------------
+
+#: Modules and rooms that the four apps have alike.
+ROOMS = {"contracts", "state", "processes", "operations", "dashboard", "evaluation"}
+ALIKE = {"app.py", "settings.py", "topology.py", "demo.py", "README.md", "DISCUSSION.md"} | ROOMS
+#: Files with several processes: those of one kind that differ in a word or two each, and comparisons.
+SEVERAL = {
+    "apps/fraud/processes/cards.py": 2,
+    "apps/fraud/processes/entity_stages.py": 6,
+    "apps/fraud/handbook/process.py": 2,
+    "apps/clickstream/processes/snowplow.py": 2,
+}
+
+
+@pytest.mark.parametrize("app", ["clickstream", "fraud", "iot_maintenance", "ridesharing"])
+def test_an_app_has_the_rooms_of_all_apps(app: str) -> None:
+    assert ALIKE - {path.name for path in (ROOT / "apps" / app).iterdir()} == set()
+
+
+def processes_in(source: str) -> list[str]:
+    """Return the processes that a module defines."""
+    classes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [node.name for node in classes if any("KeyedProcess" in ast.unparse(base) for base in node.bases)]
+
+
+def test_processes_stand_in_files_of_their_own_and_never_among_state_or_contracts() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): processes_in(path.read_text("utf-8"))
+        for path in sources(ROOT / "apps")
+    }
+    assert {file: len(names) for file, names in found.items() if len(names) > 1} == SEVERAL
+    elsewhere = ("/state/", "/contracts/", "/operations/", "/dashboard/")
+    assert [file for file, names in found.items() if names and any(room in file for room in elsewhere)] == []

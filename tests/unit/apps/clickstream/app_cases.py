@@ -25,6 +25,7 @@ from millrace_apps.clickstream.contracts.messages import (
     ToShard,
     VisitCount,
 )
+from millrace_apps.clickstream.processes.caps import Caps
 from millrace_apps.clickstream.processes.carts import CART_TIMEOUT_MS
 from millrace_apps.clickstream.processes.offer_rules import DEFAULT_RULES, OfferRule
 from millrace_apps.clickstream.processes.orders import Orders
@@ -32,7 +33,6 @@ from millrace_apps.clickstream.processes.persons import Persons
 from millrace_apps.clickstream.processes.visitor import visitors
 from millrace_apps.clickstream.recommend.process import Recommender, Recommending
 from millrace_apps.clickstream.state.browser_state import HOLDOUT, VisitorRules
-from millrace_apps.clickstream.state.caps import Caps
 from millrace_apps.clickstream.topology import entities, followed, results
 from millrace_apps.generators.clickstream import ClickstreamProfile, simulate
 from millrace_apps.generators.engine.simulated import Simulated, Truth

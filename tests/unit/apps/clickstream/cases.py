@@ -9,7 +9,8 @@ from functools import cache
 
 import msgspec
 
-from millrace_apps.generators.clickstream import Catalogue, Click, ClickstreamProfile, simulate
+from millrace_apps.clickstream.contracts.events import Click
+from millrace_apps.generators.clickstream import Catalogue, ClickstreamProfile, simulate
 from millrace_apps.generators.clickstream.profile import Names
 from millrace_apps.generators.clickstream.visits import Plan, Visits
 from millrace_apps.generators.engine.simulated import Simulated, Truth

@@ -24,10 +24,11 @@ from millrace_apps.clickstream.evaluation.offer_checks import (
     brought_along,
     check_offers,
 )
+from millrace_apps.clickstream.processes.caps import MOST_BROWSERS, CapChange, Caps
+from millrace_apps.clickstream.processes.offer_matches import OfferMatches
 from millrace_apps.clickstream.processes.offer_rules import Condition, OfferRule, OfferStep
 from millrace_apps.clickstream.settings import ClickstreamSettings
 from millrace_apps.clickstream.state.browser_state import VisitorRules
-from millrace_apps.clickstream.state.caps import MOST_BROWSERS, CapChange, Caps, OfferMatches
 from millrace_apps.clickstream.state.offers import OUTCOME_MS
 from tests.cases import case_count
 from tests.unit.apps.clickstream.app_cases import (

@@ -14,7 +14,7 @@ from millrace_apps.fraud.contracts.control_events import SetThreshold
 from millrace_apps.fraud.contracts.events import Decision, Label, Transaction
 from millrace_apps.fraud.model.outcomes import Day, Outcomes, add
 from millrace_apps.fraud.model.prequential import DayMetrics, PrequentialMetrics
-from millrace_apps.fraud.processes.entity_stages import DecisionStage
+from millrace_apps.fraud.processes.decision_stage import DecisionStage
 from millrace_apps.fraud.processes.judging import JUDGED_DAYS, MOST, WATCHED, Issued, TrainedUntil, bin_of
 from millrace_apps.fraud.processes.scorer import Observed
 from tests.unit.apps.fraud.cases import DAY, HOUR, START_MS, label, transaction

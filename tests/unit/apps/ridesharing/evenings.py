@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from millrace.host.runner import Emission
+from millrace.places import distance_m
 from millrace_apps.generators.engine.loop import Mailbag
 from millrace_apps.generators.ridesharing import RidesProfile, World
 from millrace_apps.generators.ridesharing.loop import APP_TOPICS
@@ -26,7 +27,6 @@ from millrace_apps.ridesharing.contracts.events import (
     SetPair,
 )
 from millrace_apps.ridesharing.evaluation.replay import Chain, Courier, Faults
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace_apps.ridesharing.topic_audit.report import Audited, audit_topics
 from tests.broken import Rows

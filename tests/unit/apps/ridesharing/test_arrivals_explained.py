@@ -18,13 +18,14 @@ import msgspec
 import pytest
 
 from millrace.host.runner import Emission
+from millrace.places import distance_m
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.eta.features import NAMES
 from millrace_apps.ridesharing.eta.interval import RATE
 from millrace_apps.ridesharing.evaluation.demo_arrivals import ways_of as ways_in
 from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.processes.arrivals import ArrivalConfig
-from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 from millrace_apps.ridesharing.processes.regions import Regions
 from tests.cases import case_count
 from tests.unit.apps.ridesharing.evenings import Topics, evening

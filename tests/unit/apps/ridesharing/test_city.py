@@ -12,9 +12,9 @@ import h3
 import pytest
 
 from millrace.dashboard.tables import open_table
+from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.records import Journey, Place, Trip
 from millrace_apps.ridesharing.dashboard.places import City, Moment, read_city
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.state.lifecycle import TERMINAL, TRANSITIONS
 from tests.cases import case_count
 from tests.unit.apps.ridesharing.tables import USUAL, rides_folder

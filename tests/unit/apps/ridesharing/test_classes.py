@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace.places import distance_m
 from millrace.runtime.settings import SettingsError, load_settings
 from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
@@ -15,7 +16,6 @@ from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPoli
 from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.processes.desk import Desk
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.matching import (
     FreeCar,
     Rider,

@@ -8,6 +8,7 @@ import pytest
 
 from millrace import Context, KeyedProcess, days, hours, map_state, value_state
 from millrace.dead_letters import reason_of
+from millrace.places import distance_m
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.ridesharing.config import DispatchConfig
@@ -24,7 +25,6 @@ from millrace_apps.ridesharing.contracts.events import (
     stream_of,
 )
 from millrace_apps.ridesharing.processes.gate import Gate
-from millrace_apps.ridesharing.processes.geo import distance_m
 from millrace_apps.ridesharing.processes.regions import Regions
 from tests.unit.apps.ridesharing.cases import (
     ZONE,

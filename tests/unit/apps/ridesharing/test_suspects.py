@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.places import distance_m
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.ridesharing.contracts.events import Event, Position
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.gate import Gate
-from millrace_apps.ridesharing.processes.geo import distance_m
 from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,

@@ -29,7 +29,6 @@ from millrace.runtime.apps import App, Topic, Topics, load_app, with_sent_times
 from millrace.runtime.arrivals import Arrived, Delays, Percentiles, measure
 from millrace.runtime.doctor import Finding
 from millrace.runtime.installed import list_apps
-from millrace.runtime.job import sent_times_warning
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.runtime.topic_checks import (
     Sample,
@@ -37,6 +36,7 @@ from millrace.runtime.topic_checks import (
     bound_finding,
     event_time_of,
     newest,
+    sent_times_warning,
     topic_finding,
 )
 
