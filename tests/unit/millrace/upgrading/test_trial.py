@@ -56,6 +56,7 @@ def test_keys_and_models_are_taken_along_and_what_is_the_query_s_is_not(tmp_path
 #: Topics that no table has: nothing of these is compared, which is told. Another one wants a table.
 ALONE = {
     "clickstream": ["clickstream.consents", "clickstream.forget"],
+    "fraud-cases": ["fraud.control"],
     "ridesharing": ["ridesharing.assignments"],
 }
 
