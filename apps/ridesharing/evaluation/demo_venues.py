@@ -130,7 +130,8 @@ def _short(
     holds = sure <= set(given) <= may and len(set(given)) == len(given)
     wanted = f"{len(sure):,}" if len(sure) == len(may) else f"{len(sure):,} to {len(may):,}"
     name = "short trips from the line give a place in front, once, and no others do"
-    return Check(name, wanted, f"{len(given):,}", holds, compared=len(sure))
+    ended = int((attempts["state"] == "completed").sum()) if len(attempts) else 0
+    return Check(name, wanted, f"{len(given):,}", holds, compared=ended)
 
 
 def _reached(attempts: pd.DataFrame, trips: pd.DataFrame, last_ms: int) -> Check:
