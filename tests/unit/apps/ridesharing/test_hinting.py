@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from millrace.host.memory_chain import MemoryChain
 from millrace.topology import Link, Topology
 from millrace_apps.generators.ridesharing import RidesProfile, World
-from millrace_apps.generators.ridesharing.events import Hint
+from millrace_apps.generators.ridesharing.messages import Hint
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import PickUpPoint, SetVenue
 from millrace_apps.ridesharing.contracts.records import Journey
