@@ -20,7 +20,7 @@ from tests.cases import case_count, sampled
 from tests.unit.millrace.cli.test_commands import COMMANDS, ids, run
 
 #: Of each command so many of its mistakes are tried; `MILLRACE_CASES=1000` tries them all.
-_TRIED = case_count(6)
+_TRIED = case_count(3)
 _NO_FILE = "/nowhere/millrace/none.yaml"
 
 
