@@ -196,24 +196,60 @@ class SurgeSettings(Section):
     """How prices follow scarcity; all times are event time."""
 
     on: bool = Field(default=False, description="whether riders are quoted; a checkpoint is bound to it")
-    cap: float = Field(default=3.0, ge=1, le=10, description="the largest multiplier, in hundredths")
+    cap: float = Field(default=5.0, ge=1, le=10, description="the largest multiplier, in hundredths")
     step: float = Field(
-        default=0.2, ge=0.01, le=9, description="by how much it moves in half a minute at most"
+        default=0.2,
+        ge=0.02,
+        le=9,
+        description="by how much it moves in half a minute at most",
     )
     balance: float = Field(
-        default=2.2,
+        default=2.0,
         gt=0,
         le=1_000,
-        description="requests in 5 min per free car up to which the price is usual",
+        description="demand (asked in 5 min, waiting, reserve) per car taken in them, up to which the "
+        "price is usual",
     )
     power: float = Field(
-        default=0.6, gt=0, le=4, description="the multiplier is the ratio over balance to the power of this"
+        default=3.0, gt=0, le=4, description="the multiplier is the ratio over balance to the power of this"
+    )
+    queue: float = Field(
+        default=0.5, ge=0, le=10, description="share with which a rider counts who waits, beside having asked"
+    )
+    reserve: float = Field(
+        default=8.0, ge=0, le=100, description="so many times the square root of demand counts beside it"
+    )
+    gone: float = Field(
+        default=0.6, gt=0, le=1, description="it falls where no more ask than this share of those who did"
+    )
+    slack: float = Field(
+        default=0.9,
+        ge=0,
+        le=4,
+        description="it rises where the ratio asks for more by this share, and so far",
+    )
+    stock: float = Field(
+        default=0.33, ge=0, le=1, description="share with which a free car counts beside those taken in 5 min"
     )
     neighbours: float = Field(
-        default=0.3, ge=0, le=1, description="share with which each neighbouring cell counts"
+        default=0.8,
+        ge=0,
+        le=1,
+        description="share of the cells beside it; of those a ring farther its square",
     )
     hold: Duration = Field(
-        default=timedelta(minutes=15), description="a multiplier falls so long after a rise at the earliest"
+        default=timedelta(minutes=45),
+        description="so long after it began to rise a multiplier does not fall; after it began to fall "
+        "it does not rise for the rest of an hour",
+    )
+    near_km: float = Field(
+        default=1.0,
+        ge=0,
+        le=50,
+        description="where many ask, who has not waited for near_for is given cars so near alone; 0: any",
+    )
+    near_for: Duration = Field(
+        default=timedelta(seconds=150), description="how long that is, half of dispatch.patience at most"
     )
     valid: Duration = Field(default=timedelta(minutes=5), description="how long a quote holds, 1 s to 1 h")
 
@@ -361,6 +397,8 @@ class RidesharingSettings(AppSettings):
                 drop_value_ms=ms(d.drop_value),
                 serves=serving(d.serves),
                 favourite_ms=ms(d.favourite),
+                near_m=self.surge.near_km * 1_000 if self.surge.on else 0.0,
+                near_ms=min(ms(self.surge.near_for), ms(d.patience) // 2),
             ),
             window_ms=max(1_000, ms(d.window)),
             most_riders=d.most_riders,
@@ -435,6 +473,11 @@ class RidesharingSettings(AppSettings):
             step=s.step,
             balance=s.balance,
             power=s.power,
+            queue=s.queue,
+            reserve=s.reserve,
+            gone=s.gone,
+            slack=s.slack,
+            stock=s.stock,
             neighbours=s.neighbours,
             hold_ms=ms(s.hold),
             valid_ms=min(max(ms(s.valid), 1_000), REMEMBER_MS),

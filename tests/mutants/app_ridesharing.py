@@ -684,7 +684,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: places are written once, and never again",
         f"{_APP}/processes/dispatcher.py",
-        "            if length and book.cars and ctx.timers.pending(name) is None:\n",
+        "            if length and counts and ctx.timers.pending(name) is None:\n",
         "            if length and len(book.cars) == 1 and ctx.timers.pending(name) is None:\n",
         "each half minute has its places",
         (_PLACES,),

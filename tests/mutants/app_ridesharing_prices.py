@@ -15,6 +15,15 @@ _RECOUNT: Final = (f"{_TESTS}/test_surge.py::test_what_is_recounted_from_the_tab
 _MOVES: Final = (
     f"{_TESTS}/test_surge.py::test_a_multiplier_keeps_its_step_its_cap_and_turns_twice_an_hour_at_most",
 )
+_LONG: Final = (
+    f"{_TESTS}/test_surge.py::test_a_multiplier_moves_where_the_ratio_has_asked_for_it_for_long_enough",
+)
+_NEAR: Final = (
+    f"{_TESTS}/test_matching.py::test_where_many_ask_who_has_not_waited_long_has_only_the_cars_nearby",
+)
+_TAKEN: Final = (
+    f"{_TESTS}/test_prices.py::test_cars_that_are_taken_and_riders_who_wait_are_told_once_and_as_they_are",
+)
 _PRICES: Final = (f"{_TESTS}/test_prices.py",)
 _DEMO: Final = (f"{_TESTS}/test_demo.py",)
 _PAGE: Final = (f"{_TESTS}/test_dashboard.py",)
@@ -24,8 +33,8 @@ MUTANTS: Final = (
     Mutant(
         "prices: what was asked five minutes ago counts for ever",
         _PROCESS,
-        "            cell.asks[(epoch + 1) % config.epochs] = cell.free[(epoch + 1) % config.epochs] = 0\n",
-        "            cell.free[(epoch + 1) % config.epochs] = 0\n",
+        "            for told in counts:\n",
+        "            for told in counts[1:]:\n",
         "sliding five minutes",
         _SURGE,
     ),
@@ -40,18 +49,106 @@ MUTANTS: Final = (
     Mutant(
         "prices: a multiplier rises again at once",
         _PROCESS,
-        "(config.hold_ms if rising < 0 else config.rise_again_ms)",
-        "(config.hold_ms if rising < 0 else 0)",
+        "(config.hold_ms if way < 0 else config.rise_again_ms)",
+        "(config.hold_ms if way < 0 else 0)",
         "turns twice an hour at most",
         _MOVES,
     ),
     Mutant(
         "prices: a multiplier jumps to its target",
         _PROCESS,
-        "min(max(off, -config.step), config.step)",
-        "off",
+        "min(max(goal - now, -config.step), config.step)",
+        "(goal - now)",
         "a step at most",
         _MOVES,
+    ),
+    Mutant(
+        "prices: a multiplier falls while the crowd is there",
+        _PROCESS,
+        "crowd <= config.gone * cell.crowd",
+        "crowd",
+        "a multiplier falls where the crowd is gone",
+        _LONG,
+    ),
+    Mutant(
+        "prices: one dear epoch is enough",
+        _PROCESS,
+        "    least = min(lately) if len(lately) == config.rise_epochs else 1.0\n",
+        "    least = target\n",
+        "a multiplier rises when the ratio has asked for it for some epochs",
+        _LONG,
+    ),
+    Mutant(
+        "prices: one cheap epoch is enough",
+        _PROCESS,
+        "    down_to = min(max(cell.targets), cap)\n",
+        "    down_to = min(target, cap)\n",
+        "a multiplier falls when the ratio has asked for it for some minutes",
+        _LONG,
+    ),
+    Mutant(
+        "prices: who waits does not count",
+        _PROCESS,
+        "crowd + config.queue * config.with_neighbours(near, waits)",
+        "crowd",
+        "demand is who asked and who waits",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a car that stands free counts like one that is taken",
+        _PROCESS,
+        "config.stock * stood",
+        "stood",
+        "a stock is there once",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: after a lower cap a multiplier rises as if it had not turned",
+        _PROCESS,
+        "max(start, cell.moved_ms + self.config.hold_ms)",
+        "start",
+        "turns twice an hour at most",
+        _SURGE,
+    ),
+    Mutant(
+        "prices: a car is told as taken as long as it is",
+        f"{_APP}/processes/window.py",
+        "and since <= ride.offered_ms < desk.now",
+        "and ride.offered_ms < desk.now",
+        "a car is taken once",
+        _TAKEN,
+    ),
+    Mutant(
+        "prices: who waits where there is no car is not told of",
+        f"{_APP}/processes/dispatcher.py",
+        "counts = book.cars or (name == _FREE and book.searching)",
+        "counts = book.cars",
+        "demand is who asked and who waits",
+        _PRICES,
+    ),
+    Mutant(
+        "prices: the evaluation prices before it knows which cars there are",
+        f"{_APP}/surge/world.py",
+        "self._chain.advance_watermark(ms - 1)",
+        "self._chain.advance_watermark(ms + 1)",
+        "cars of an epoch count in it",
+        (f"{_TESTS}/test_surge.py::test_prices_of_the_evaluation_go_by_what_the_dispatcher_says",),
+    ),
+    Mutant(
+        "ridesharing matching: who has waited long has near cars alone",
+        f"{_APP}/processes/matching.py",
+        "        if rider.waiting_ms < rules.near_ms:\n",
+        "        if rules.near_ms:\n",
+        "near cars first, and then any",
+        _NEAR,
+    ),
+    Mutant(
+        "ridesharing matching: near cars alone where hardly anybody asks",
+        f"{_APP}/processes/matching.py",
+        "if c in demand]) >= _ENOUGH_A_MINUTE:\n",
+        "if c in demand]) >= 0.0:\n",
+        "near cars first where one comes free soon",
+        _NEAR,
     ),
     Mutant(
         "prices: riders of the evaluation take every quote",
@@ -154,8 +251,8 @@ MUTANTS: Final = (
     Mutant(
         "prices: cars that cannot be had are free",
         f"{_APP}/processes/window.py",
-        "    for car in free_cars(desk.book, desk.now, desk.config.ttl_ms):\n        name",
-        "    for car in desk.book.cars.values():\n        name",
+        "[(car.lat, car.lon) for car in free_cars(book, desk.now, desk.config.ttl_ms)],",
+        "[(car.lat, car.lon) for car in book.cars.values()],",
         "supply is who could be offered a ride",
         _PRICES,
     ),
@@ -178,8 +275,8 @@ MUTANTS: Final = (
     Mutant(
         "prices: the recount knows no neighbours",
         f"{_APP}/surge/recount.py",
-        "number if other == cell else number * config.neighbours",
-        "number if other == cell else 0.0",
+        "share = config.neighbours**ring",
+        "share = float(ring == 0)",
         "the recount is the law",
         _RECOUNT,
     ),

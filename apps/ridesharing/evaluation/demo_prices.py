@@ -54,7 +54,7 @@ def check_prices(tables: Prices, ledger: ReadLedger, config: SurgeConfig, last_m
     changes = [Change(m["cell"], m["from_ms"], m["multiplier"]) for m in surge if m["from_ms"] <= last_ms]
     anew = recounted(
         _askings(quotes, fares),
-        [Free(c["cell"], c["end_ms"], c["free"]) for c in scarcity],
+        [Free(c["cell"], c["end_ms"], c["free"], c["taken"], c["waiting"]) for c in scarcity],
         config,
         last_ms,
         config.cap,

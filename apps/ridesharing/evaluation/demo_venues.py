@@ -119,6 +119,8 @@ def _short(
         driven = attempts[(attempts["policy"] == "line") & (attempts["state"] == "completed")]
         columns = (driven[name].tolist() for name in ("request_id", "accepted_ms", "closed_ms"))
         for name, accepted_ms, closed_ms in zip(*columns, strict=True):
+            if name not in doors or name not in ends:
+                continue  # that is another check's
             takes = closed_ms - accepted_ms
             away = distance_m(*doors[name], *ends[name])
             if takes <= SHORT.minutes * 60_000 + _ABOUT_MS and away <= SHORT.km * 1_000 + _ABOUT_M:

@@ -26,6 +26,7 @@ from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.matching import Policy, Problem
 from millrace_apps.ridesharing.settings import RidesharingSettings
 from millrace_apps.ridesharing.surge.config import SurgeConfig
+from millrace_apps.ridesharing.surge.records import FreeCars
 from millrace_apps.ridesharing.topic_audit.evidence import OUTPUTS, Evidence
 from millrace_apps.ridesharing.topology import processes
 
@@ -35,6 +36,7 @@ MESSAGES: Final[dict[str, Any]] = {
     "assignments": Assignment,
     "releases": Release,
     "hints": DriverHint,
+    "free": FreeCars,
 }
 #: Trips may end so long after the last request, ms.
 _AFTERMATH_MS: Final = 10_800_000

@@ -390,7 +390,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         for name, length in (
             (_FREE, config.free_ms), (_PLACES, config.places_ms), (_STANDING, config.standing_ms),
         ):  # fmt: skip
-            if length and book.cars and ctx.timers.pending(name) is None:
+            counts = book.cars or (name == _FREE and book.searching)  # who waits counts without a car, too
+            if length and counts and ctx.timers.pending(name) is None:
                 ctx.timers.at((after // length + 1) * length, name)
 
 

@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 Drives = Callable[[Ints, Ints, npt.NDArray[np.float64]], Ints]
 
 
-#: Within so many rings of a drop-off so many requests a minute are enough for a car.
+#: Within so many rings of a drop-off so many requests a minute are enough for a car; and beside a pick-up.
 _DROP_RINGS: Final = 3
 _ENOUGH_A_MINUTE: Final = 1.0
 
@@ -69,6 +69,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         most_candidates: Of each rider so many of the nearest cars of each class are looked at.
         serves: Which classes serve which others; none: each serves its own alone.
         favourite_ms: So much longer a drive may be to have a favourite, ms.
+        near_m: Where many ask, a rider who has not waited long is given cars within so many metres alone: one
+            becomes free nearby before one from afar is there, and cars that are sent far are missed. 0: any.
+        near_ms: So long that is for a rider, ms.
     """
 
     radius_m: float = 3_000.0
@@ -80,6 +83,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     most_candidates: int = 64
     serves: tuple[Serves, ...] = ()
     favourite_ms: int = 120_000
+    near_m: float = 0.0
+    near_ms: int = 150_000
 
     def classes_for(self, wanted: str) -> dict[str, int]:
         """Return the classes of cars that serve a class that is asked for, and what that costs, ms.
@@ -226,6 +231,9 @@ def problem(
         nobody = Pairs(len(riders), size, none, none, none, penalty)
         return Problem(nobody, np.zeros(0), none, none, worth, drops)
     rider, car, metres, extra = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if rules.near_m:
+        near = metres <= reaches(riders, rules, demand)[rider]
+        rider, car, metres, extra = rider[near], car[near], metres[near], extra[near]
     asked = _named(cars, [r.excluded for r in riders])
     code = rider * size + car
     order = np.argsort(code, kind="stable")
@@ -246,6 +254,23 @@ def problem(
         cost = cost + turns[car]
     pairs = Pairs(len(riders), size, rider, car, cost, penalty)
     return Problem(pairs, metres, takes, extra, worth, drops, doubted, turns)
+
+
+def reaches(riders: Sequence[Rider], rules: Rules, demand: Mapping[int, float]) -> npt.NDArray[np.float64]:
+    """Return how far the cars may be that each rider is given now, metres, shape (riders,).
+
+    Args:
+        riders: Who waits.
+        rules: What is near, and for how long that is enough.
+        demand: Cell → requests a minute.
+    """
+    found = np.full(len(riders), rules.radius_m)
+    for n, rider in enumerate(riders):
+        if rider.waiting_ms < rules.near_ms:
+            around = disk(cell_of(rider.lat, rider.lon, DEMAND_RESOLUTION), 1)
+            if sum([demand[c] for c in around if c in demand]) >= _ENOUGH_A_MINUTE:
+                found[n] = min(rules.near_m, rules.radius_m)
+    return found
 
 
 def _numbers(classes: Sequence[str], vehicle_class: str) -> Ints:

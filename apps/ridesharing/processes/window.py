@@ -116,14 +116,28 @@ def supply_of_zones(desk: Desk) -> None:
 
 
 def free_by_cell(desk: Desk) -> None:
-    """Tell each region which of its cells have free cars, and how many."""
-    found: dict[str, dict[str, int]] = {}
-    for car in free_cars(desk.book, desk.now, desk.config.ttl_ms):
-        name = zone_name(cell_of(car.lat, car.lon))
-        cells = found.setdefault(desk.config.regions.of_zone(name), {})
-        cells[name] = cells.get(name, 0) + 1
-    for region, cells in sorted(found.items()):
-        desk.say("free", FreeCars(region, desk.region, desk.now, dict(sorted(cells.items()))))
+    """Tell each region which of its cells have free cars, cars bound of late, and riders who wait."""
+    book, since = desk.book, desk.now - desk.config.free_ms
+    places = {
+        "cells": [(car.lat, car.lon) for car in free_cars(book, desk.now, desk.config.ttl_ms)],
+        "taken": [
+            (car.lat, car.lon)
+            for _, car in sorted(book.cars.items())
+            if car.request_id
+            and (ride := book.rides.get(car.request_id))
+            and since <= ride.offered_ms < desk.now
+        ],
+        "waiting": [(ride.lat, ride.lon) for ride in book.waiting()],
+    }
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for what, where in places.items():
+        for lat, lon in where:
+            name = zone_name(cell_of(lat, lon))
+            region = found.setdefault(desk.config.regions.of_zone(name), {part: {} for part in places})
+            region[what][name] = region[what].get(name, 0) + 1
+    for name, parts in sorted(found.items()):
+        told = {part: dict(sorted(cells.items())) for part, cells in parts.items()}
+        desk.say("free", FreeCars(name, desk.region, desk.now, **told))
 
 
 def standing_cars(desk: Desk) -> None:

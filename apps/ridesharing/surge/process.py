@@ -1,13 +1,16 @@
-"""Who asks and which cars are free, by cell, in the last five minutes; the multiplier that follows from it.
+"""Who asks and waits, and which cars there are, by cell, in the last five minutes; the multiplier from that.
 
-Per cell, the riders who asked in the last five minutes, each once, over the cars that were free on average,
-each with a share of the neighbours'. The multiplier moves towards what that ratio asks for, by a step at
-most, and only if it is off by more than a band; after it has begun to fall it does not rise again for an
-hour. A quote has the multiplier in force, and whoever takes it in time keeps it.
+Per cell, the riders who asked in the last five minutes, each once, and those who wait for a car, over the
+cars that were taken in that time and a share of those that stand free, each with a share of the neighbours'.
+The multiplier follows what that ratio asks for, by a step at most: up where it has asked for much more for
+some epochs, down where the crowd is gone and it has asked for less for some minutes. After it began to rise
+it does not fall for a while, and after it began to fall it does not rise for the rest of an hour: it turns
+twice an hour at most. A quote has the multiplier in force, and whoever takes it in time keeps it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
@@ -42,6 +45,7 @@ _EPOCH: Final = "epoch"
 _DIGITS: Final = 2
 #: So many caps are remembered, the newest.
 _MOST_CAPS: Final = 50
+_HOUR_MS: Final = 3_600_000
 
 
 class Cell(msgspec.Struct, array_like=True):
@@ -52,9 +56,13 @@ class Cell(msgspec.Struct, array_like=True):
         free: Free cars at the end of each epoch.
         multiplier: The multiplier.
         rising: 1 if it rose last, -1 if it fell.
-        moved_ms: When it rose last, or began to fall, UTC ms.
-        demand: Requests that it follows from, of the last epoch.
-        supply: Cars that it follows from.
+        moved_ms: When it began to rise, or to fall, UTC ms.
+        demand: Demand that it follows from, of the last epoch.
+        supply: Supply that it follows from.
+        taken: Cars that were taken in each epoch.
+        waiting: Riders who waited at the end of each epoch.
+        targets: What the ratio asked for at the ends of the last epochs, the newest last.
+        crowd: The most who asked, with the neighbours' share, when it rose last.
     """
 
     asks: list[int]
@@ -64,6 +72,10 @@ class Cell(msgspec.Struct, array_like=True):
     moved_ms: int = 0
     demand: float = 0.0
     supply: float = 0.0
+    taken: list[int] = msgspec.field(default_factory=list)
+    waiting: list[int] = msgspec.field(default_factory=list)
+    targets: list[float] = msgspec.field(default_factory=list)
+    crowd: float = 0.0
 
 
 class Held(msgspec.Struct, array_like=True):
@@ -153,9 +165,12 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
         if isinstance(event, FreeCars):
             # It is of the epoch that ends now.
             self._go_on(now // config.epoch_ms - 1, ctx)
-            for name, number in event.cells.items():
-                cell = self.cells.get(name) or self._empty()
-                cell.free[self.epoch.value % config.epochs] += number
+            place = self.epoch.value % config.epochs
+            for name in {*event.cells, *event.taken, *event.waiting}:
+                cell = self._cell(name)
+                cell.free[place] += event.cells.get(name, 0)
+                cell.taken[place] += event.taken.get(name, 0)
+                cell.waiting[place] += event.waiting.get(name, 0)
                 self.cells.put(name, cell)
         else:
             self._go_on(now // config.epoch_ms, ctx)
@@ -166,7 +181,7 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
 
     def _ask(self, event: Asked, now: int, ctx: Context) -> None:
         config, name = self.config, event.cell
-        cell = self.cells.get(name) or self._empty()
+        cell = self._cell(name)
         booked = event.ahead_ms > config.ahead_ms
         now_is = 1.0 if booked else cell.multiplier
         why = "booked ahead: the usual price" if booked else self._why(cell, now)
@@ -214,14 +229,25 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
         minutes = config.epochs * config.epoch_ms / 60_000
         cap = self._cap(now)
         return (
-            f"{cell.demand:.1f} asked in {minutes:g} min, {cell.supply:.1f} cars free, cell and neighbours"
+            f"{cell.demand:.1f} asked in {minutes:g} min or wait, {cell.supply:.1f} cars, cell and neighbours"
             + (f"; {cap:g} is the most" if cell.multiplier >= cap else "")
         )
 
     # -- time ------------------------------------------------------------------------------------
 
     def _empty(self) -> Cell:
-        return Cell([0] * self.config.epochs, [0] * self.config.epochs)
+        none = [0] * self.config.epochs
+        return Cell(none, none[:], taken=none[:], waiting=none[:])
+
+    def _cell(self, name: str) -> Cell:
+        """Return what is known of a cell; one that is kept from before may lack what was not counted then."""
+        cell = self.cells.get(name)
+        return self._empty() if cell is None else self._whole(cell)
+
+    def _whole(self, cell: Cell) -> Cell:
+        for counts in (cell.taken, cell.waiting):
+            counts += [0] * (self.config.epochs - len(counts))
+        return cell
 
     def _go_on(self, until: int, ctx: Context) -> None:
         """End the epochs before one; without a cell there is nothing to decide."""
@@ -236,27 +262,35 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
         config, place = self.config, epoch % self.config.epochs
         end_ms = (epoch + 1) * config.epoch_ms
         cap = self._cap(end_ms)
-        cells = dict(self.cells.items())
+        cells = {name: self._whole(cell) for name, cell in self.cells.items()}
+        asked = {name: sum(cell.asks) for name, cell in cells.items()}
+        waits = {name: cell.waiting[place] for name, cell in cells.items()}
         if config.neighbours:  # a cell that nobody has asked in yet is as scarce as those around it
-            for name in [name for name, cell in cells.items() if any(cell.asks)]:
-                for other in h3.grid_ring(name, 1):
-                    if config.regions.is_one or config.regions.of_zone(other) == ctx.key:
-                        cells.setdefault(other, self._empty())
-        asked = {name: float(sum(cell.asks)) for name, cell in cells.items()}
-        cars = {name: sum(cell.free) / config.epochs for name, cell in cells.items()}
+            some = [name for name in cells if asked[name] or waits[name]]
+            beside = {other for name in some for ring in around(name, config.rings) for other in ring}
+            for other in beside.difference(cells):
+                if config.regions.is_one or config.regions.of_zone(other) == ctx.key:
+                    cells[other] = self._empty()
+        taken = {name: sum(cell.taken) for name, cell in cells.items()}
+        stands = {name: cell.free[place] for name, cell in cells.items()}
         for name, cell in sorted(cells.items()):
-            near = sorted(other for other in h3.grid_ring(name, 1) if other in cells)
-            cell.demand = asked[name] + config.neighbours * sum(asked[other] for other in near)
-            cell.supply = cars[name] + config.neighbours * sum(cars[other] for other in near)
-            before, target = cell.multiplier, config.target(cell.demand, cell.supply, cap)
-            if move(cell, target, end_ms, config):
-                self._tell(name, cell, before, target, end_ms, self._why(cell, end_ms), ctx)
-            if cell.asks[place] or cell.free[place]:
-                now = cell.asks[place], cell.free[place], cell.multiplier
+            near = around(name, config.rings)
+            crowd = config.with_neighbours(near, asked)
+            cell.demand = crowd + config.queue * config.with_neighbours(near, waits)
+            stood = config.with_neighbours(near, stands)
+            cell.supply = config.with_neighbours(near, taken) + config.stock * stood
+            before, target = cell.multiplier, config.target(cell.demand, cell.supply)
+            if move(cell, target, crowd, cap, end_ms, config):
+                self._tell(name, cell, before, min(target, cap), end_ms, self._why(cell, end_ms), ctx)
+            now = cell.asks[place], cell.free[place], cell.multiplier, cell.taken[place], cell.waiting[place]
+            if cell.asks[place] or cell.free[place] or cell.taken[place] or cell.waiting[place]:
                 ctx.output(self.counts, SurgeCount(str(ctx.key), name, end_ms, *now))
-            cell.asks[(epoch + 1) % config.epochs] = cell.free[(epoch + 1) % config.epochs] = 0
-            turned = cell.rising and end_ms - cell.moved_ms < config.rise_again_ms
-            if turned or cell.multiplier > 1.0 or any(cell.asks) or any(cell.free):
+            after = (epoch + 1) % config.epochs
+            counts = cell.asks, cell.free, cell.taken, cell.waiting
+            for told in counts:
+                told[after] = 0
+            turned = cell.rising and end_ms - cell.moved_ms < _HOUR_MS
+            if turned or cell.multiplier > 1.0 or max(cell.targets) > 1.0 or any(map(any, counts)):
                 self.cells.put(name, cell)
             else:
                 self.cells.remove(name)
@@ -291,8 +325,8 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
                 if cell.multiplier > cap:
                     before = cell.multiplier
                     cell.multiplier = cap
-                    if cell.rising >= 0:
-                        cell.rising, cell.moved_ms = -1, start
+                    if cell.rising >= 0:  # it rises again when it would if it had fallen when it might
+                        cell.rising, cell.moved_ms = -1, max(start, cell.moved_ms + self.config.hold_ms)
                     self.cells.put(of, cell)
                     self._tell(of, cell, before, cap, start, f"the cap was set to {cap:g}", ctx)
 
@@ -322,28 +356,46 @@ def _is_beside(one: str, other: str) -> bool:
     return one == other or other in h3.grid_ring(one, 1)
 
 
-def move(cell: Cell, target: float, now_ms: int, config: SurgeConfig) -> bool:
-    """Move a cell's multiplier towards a target; return whether it is another one.
+@functools.lru_cache(maxsize=65_536)
+def around(cell: str, rings: int) -> tuple[tuple[str, ...], ...]:
+    """Return a cell and its neighbours, ring by ring."""
+    return tuple(tuple(sorted(h3.grid_ring(cell, ring))) for ring in range(rings + 1))
+
+
+def move(cell: Cell, target: float, crowd: float, cap: float, now_ms: int, config: SurgeConfig) -> bool:
+    """Move a cell's multiplier towards what the ratio asks for; return whether it is another one.
 
     Args:
         cell: The cell, which is changed.
-        target: What the ratio asks for.
+        target: What the ratio asks for now.
+        crowd: Who asked in the time that is counted, with the neighbours' share.
+        cap: The largest multiplier.
         now_ms: The end of the epoch, UTC ms.
-        config: Band, step and hold.
+        config: Slack, band, step and hold.
     """
-    off = target - cell.multiplier
-    rising = 1 if off > 0 else -1
-    turns = cell.rising not in (0, rising)
-    home = target == 1.0 and cell.multiplier > 1.0
-    if not home and abs(off) <= (config.turn_band if turns and cell.multiplier > 1.0 else config.band):
+    cell.targets = [*cell.targets, target][-config.fall_epochs :]
+    lately = cell.targets[-config.rise_epochs :]
+    least = min(lately) if len(lately) == config.rise_epochs else 1.0
+    up_to = min(max(least / (1.0 + config.slack), 1.0), cap)
+    down_to = min(max(cell.targets), cap)
+    now = cell.multiplier
+    if up_to >= now + config.band:
+        goal, way = up_to, 1
+    elif (down_to <= now - config.band or down_to == 1.0 < now) and (
+        not cell.crowd or crowd <= config.gone * cell.crowd
+    ):
+        goal, way = down_to, -1
+    else:
         return False
-    if turns and now_ms - cell.moved_ms < (config.hold_ms if rising < 0 else config.rise_again_ms):
+    turns = cell.rising not in (0, way)
+    if turns and now_ms - cell.moved_ms < (config.hold_ms if way < 0 else config.rise_again_ms):
         return False
-    moved = round(cell.multiplier + min(max(off, -config.step), config.step), _DIGITS)
-    if moved == cell.multiplier:
+    moved = round(now + min(max(goal - now, -config.step), config.step), _DIGITS)
+    if moved == now:
         return False
+    if way > 0:
+        cell.crowd = max(crowd, cell.crowd if cell.rising > 0 else 0.0)
+    if cell.rising != way:
+        cell.rising, cell.moved_ms = way, now_ms
     cell.multiplier = moved
-    if rising > 0 or turns:
-        cell.moved_ms = now_ms
-    cell.rising = rising
     return True

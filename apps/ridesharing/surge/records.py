@@ -36,19 +36,23 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class FreeCars(msgspec.Struct, frozen=True, gc=False):
-    """Which cells of a region have free cars at the end of an epoch; of others nothing is said.
+    """Which cells of a region have cars, and riders who wait, at the end of an epoch; no word of others.
 
     Attributes:
         region: The region of the cells.
         source: The region that has the cars: near a border it may be another one.
         at_ms: When, UTC ms.
         cells: H3 cell → free cars in it.
+        taken: H3 cell → cars in it that have been bound to a ride since the end of the epoch before.
+        waiting: H3 cell → riders who wait in it for a car to be found.
     """
 
     region: str
     source: str
     at_ms: int
     cells: dict[str, int]
+    taken: dict[str, int] = {}
+    waiting: dict[str, int] = {}
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -112,8 +116,8 @@ class Multiplier(msgspec.Struct, frozen=True, gc=False):
         multiplier: The multiplier.
         before: The one before.
         target: What demand and supply ask for.
-        demand: Requests in the time that is counted, with the neighbours' share.
-        supply: Cars free on average in that time, with the neighbours' share.
+        demand: Who asked in the time that is counted, and who waits, with the neighbours' share.
+        supply: Cars taken in that time, and a share of those that stand free, with the neighbours' share.
         cap: The largest multiplier then.
         why: Demand and supply in words, or that an operator has lowered the cap.
     """
@@ -140,6 +144,8 @@ class SurgeCount(msgspec.Struct, frozen=True, gc=False):
         asked: Who asked for a price in it.
         free: Free cars at its end.
         multiplier: The multiplier from then on.
+        taken: Cars that were bound to a ride in it.
+        waiting: Riders who wait for a car at its end.
     """
 
     region: str
@@ -148,3 +154,5 @@ class SurgeCount(msgspec.Struct, frozen=True, gc=False):
     asked: int
     free: int
     multiplier: float
+    taken: int = 0
+    waiting: int = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, pairwise, takewhile
 from typing import Final, NamedTuple
 
 import h3
@@ -31,11 +31,13 @@ class Asking(NamedTuple):
 
 
 class Free(NamedTuple):
-    """A cell had so many free cars at the end of an epoch, UTC ms."""
+    """What a cell had at the end of an epoch, UTC ms: free cars, riders who waited; and cars taken in it."""
 
     cell: str
     end_ms: int
     cars: int
+    taken: int = 0
+    waiting: int = 0
 
 
 def recounted(
@@ -49,59 +51,87 @@ def recounted(
     Args:
         asked: Who asked for a price, except by a quote that was taken, and for what is booked ahead; of one
             rider what comes within five minutes of what counted does not.
-        free: Free cars.
+        free: Cars and riders who waited.
         config: How prices follow scarcity.
         until_ms: The last end of an epoch, UTC ms.
         cap: The largest multiplier.
     """
     size, long = config.epoch_ms, config.epochs * config.epoch_ms
-    asks, cars = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
+    asks, cars, taken, waiting = (defaultdict[str, Counter[int]](Counter) for _ in range(4))
     last: dict[tuple[str, str], int] = {}
     for cell, at, rider in sorted(asked, key=lambda one: one.at_ms):
         who = config.regions.of_zone(cell), rider
         if who not in last or at - last[who] >= long:
             last[who] = at
             asks[cell][at // size * size + size] += 1
-    for cell, end, count in free:
-        cars[cell][end] += count
-    near = {cell: set(h3.grid_disk(cell, 1)) for cell in {*asks, *cars}}
-    ends = [end for told in (*asks.values(), *cars.values()) for end in told]
-    cells = sorted(set().union(*near.values())) if near else []
-    if not config.regions.is_one:
-        region = config.regions.of_zone
-        near = {cell: {one for one in around if region(one) == region(cell)} for cell, around in near.items()}
-    changes: dict[str, list[Change]] = {cell: [] for cell in cells}
+    for cell, end, *numbers in free:
+        for into, number in zip((cars, taken, waiting), numbers, strict=True):
+            into[cell][end] += number
+    known = {*asks, *cars, *taken, *waiting}
+    near = {
+        cell: _near(cell, config)
+        for cell in known.union(*(h3.grid_disk(cell, config.rings) for cell in known))
+    }
+    ends = [end for told in (asks, cars, taken, waiting) for by_end in told.values() for end in by_end]
+    changes: dict[str, list[Change]] = {cell: [] for cell in near}
+    targets: dict[str, list[float]] = {cell: [1.0] * config.fall_epochs for cell in near}
+    crowds: dict[str, dict[int, float]] = {cell: {} for cell in near}
     for end in range(min(ends, default=_FAR), until_ms + 1, size):
-        demand, supply = defaultdict[str, float](float), defaultdict[str, float](float)
-        for told, into, over in ((asks, demand, 1.0), (cars, supply, float(config.epochs))):
-            for cell, by_end in told.items():
-                number = sum(n for at, n in by_end.items() if end - long < at <= end) / over
-                for other in near[cell]:
-                    into[other] += number if other == cell else number * config.neighbours
-        for cell in cells:
-            now = _next(changes[cell], config.target(demand[cell], supply[cell], cap), end, config)
+        lately = {c: _since(asks[c], end - long, end) for c in known}
+        had = {c: (_since(taken[c], end - long, end), cars[c][end]) for c in known}
+        for cell in near:
+            waits = supply = stock = crowd = 0.0
+            for ring, names in enumerate(near[cell]):
+                share = config.neighbours**ring
+                waits += share * sum(waiting[name][end] for name in names if name in known)
+                crowd += share * sum(lately.get(name, 0) for name in names)
+                supply += share * sum(had[name][0] for name in names if name in had)
+                stock += share * sum(had[name][1] for name in names if name in had)
+            targets[cell].append(config.target(crowd + config.queue * waits, supply + config.stock * stock))
+            crowds[cell][end] = crowd
+            now = _next(changes[cell], targets[cell], crowds[cell], end, config, cap)
             if now is not None:
                 changes[cell].append(Change(cell, end, now))
     return sorted(change for found in changes.values() for change in found)
 
 
-def _next(past: Sequence[Change], target: float, end_ms: int, config: SurgeConfig) -> float | None:
-    """Return the multiplier that follows a cell's changes, if it is another one."""
+def _near(cell: str, config: SurgeConfig) -> list[set[str]]:
+    """Return a cell and its neighbours in its region, ring by ring."""
+    region = config.regions.of_zone
+    rings = [set(h3.grid_ring(cell, ring)) for ring in range(config.rings + 1)]
+    return [{one for one in ring if region(one) == region(cell)} for ring in rings]
+
+
+def _since(by_end: Counter[int], after: int, until: int) -> int:
+    return sum(number for end, number in by_end.items() if after < end <= until)
+
+
+def _next(
+    past: Sequence[Change],
+    targets: Sequence[float],
+    crowds: Mapping[int, float],
+    end_ms: int,
+    config: SurgeConfig,
+    cap: float,
+) -> float | None:
+    """Return the multiplier that follows a cell's changes and what was asked for, if it is another one."""
     levels = [1.0, *(change.multiplier for change in past)]
     rises = [after > before for before, after in pairwise(levels)]
-    now, up = levels[-1], target > levels[-1]
-    turns = bool(rises) and rises[-1] != up
-    if turns and not up and end_ms - past[-1].from_ms < config.hold_ms:
+    now = levels[-1]
+    first = next((n for n in reversed(range(len(rises))) if rises[n] != rises[-1]), -1) + 1
+    rests = (end_ms - past[first].from_ms) if past else _FAR
+    up = min(min(targets[-config.rise_epochs :]) / (1.0 + config.slack), cap)
+    down = min(max(targets[-config.fall_epochs :]), cap)
+    rose = [crowds[change.from_ms] for change, up_then in zip(past, rises, strict=True) if up_then]
+    run = len(list(takewhile(bool, dropwhile(lambda r: not r, reversed(rises)))))
+    there = bool(rose) and max(rose[-run:]) > 0 and crowds[end_ms] > config.gone * max(rose[-run:])
+    if up >= now + config.band:
+        moved = now if past and not rises[-1] and rests < config.rise_again_ms else min(now + config.step, up)
+    elif (down <= now - config.band or down == 1.0) and not there:
+        moved = now if past and rises[-1] and rests < config.hold_ms else max(now - config.step, down)
+    else:
         return None
-    if turns and up:
-        first = max((n for n, rose in enumerate(rises) if rose), default=-1) + 1
-        if end_ms - past[first].from_ms < config.rise_again_ms:
-            return None
-    band = config.turn_band if turns and now > 1.0 else config.band
-    if abs(target - now) <= band and not (target == 1.0 and now > 1.0):
-        return None
-    moved = round(max(now - config.step, min(now + config.step, target)), 2)
-    return None if moved == now else moved
+    return None if round(moved, 2) == now else round(moved, 2)
 
 
 def in_force(changes: Iterable[Change]) -> dict[str, list[Change]]:

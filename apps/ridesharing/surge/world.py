@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from math import cos, radians
 from typing import Any, Final
@@ -16,11 +15,11 @@ from millrace.topology import Link, Topology
 from millrace_apps.ridesharing.contracts.events import DriverStatus, Event, Position, RideRequest
 from millrace_apps.ridesharing.evaluation.fleet import Fleet, Leg, Request
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS, distance_m
+from millrace_apps.ridesharing.processes.regions import EVERYWHERE
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.process import Surge
 from millrace_apps.ridesharing.surge.records import Asked, FreeCars, Multiplier, Quote
 
-_REGION: Final = "city"
 _HOUR_MS: Final = 3_600_000
 _START_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00Z
 _KM: Final = 111.32
@@ -126,11 +125,24 @@ class City(Fleet):
         self._off = sorted(self.drivers)[self.usual :]
         self._free: set[str] = set()
         self._looked_ms = self._asked_ms = self.start_ms
-        self._held: list[Event] = []
+        self._held: list[RideRequest] = []
+        self._cars: list[FreeCars] = []
         self._since: list[Quote] = []
         self._levels: dict[str, float] = {}
         self._config = self.prices or SurgeConfig(cap=1.0)
         self._chain = MemoryChain(Topology({}, (Link(Surge(self._config)),)), records=True)
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything but positions is still to come."""
+        return super().pending or bool(self._held)
+
+    def tell(self, message: object, now: int) -> None:
+        """Take what the dispatcher says; which cars it has is for prices."""
+        if isinstance(message, FreeCars):
+            self._cars.append(message)
+        else:
+            super().tell(message, now)
 
     def until(self, ms: int) -> list[Event]:
         """Return what happens up to a time, without those who decline, and let it happen."""
@@ -140,36 +152,36 @@ class City(Fleet):
             for event in super().until(ms)
             if not (isinstance(event, Position) and event.driver_id in off)
         ]
-        if ms < self._asked_ms + 2:  # a watermark stands behind what has happened: who asks now is told next
-            self._held += [event for event in happened if isinstance(event, RideRequest)]
-            return [event for event in happened if not isinstance(event, RideRequest)]
-        happened, self._held, self._asked_ms = [*self._held, *happened], [], ms
-        self._ask(happened, ms)
-        happened = [
-            event for event in happened if not isinstance(event, RideRequest) or self._takes(event.request_id)
-        ]
+        # Which cars there are now the dispatcher says next: who asks now is told a price after that.
+        asks = [*self._held, *(event for event in happened if isinstance(event, RideRequest))]
+        happened = [event for event in happened if not isinstance(event, RideRequest)]
+        if ms < self._asked_ms + 2:
+            self._held = asks
+            return happened
+        self._held = [event for event in asks if event.event_time_ms >= ms]
+        self._asked_ms = ms
+        asks = asks[: len(asks) - len(self._held)]
+        self._ask(asks, ms)
+        happened += [event for event in asks if self._takes(event.request_id)]
         if ms >= self._looked_ms + _LOOK_MS:
             self._looked_ms = ms
             happened += self._come_and_go(ms)
             self._drift(ms)
         return happened
 
-    def _ask(self, happened: list[Event], ms: int) -> None:
+    def _ask(self, asks: list[RideRequest], ms: int) -> None:
         """Tell the process what it may know, and keep what it says."""
-        rows: list[tuple[str, int, Asked | FreeCars]] = []
-        for event in happened:
-            if isinstance(event, RideRequest):
-                cell = self._cell(event.pickup_lat, event.pickup_lon)
-                asked = Asked("quote", event.request_id, event.rider_id, _REGION, cell)
-                rows.append((_REGION, event.event_time_ms, asked))
+        rows: list[tuple[str, int, Asked | FreeCars]] = [(one.region, one.at_ms, one) for one in self._cars]
+        self._cars = []
+        for event in asks:
+            cell = self._cell(event.pickup_lat, event.pickup_lon)
+            asked = Asked("quote", event.request_id, event.rider_id, EVERYWHERE, cell)
+            rows.append((EVERYWHERE, event.event_time_ms, asked))
         self._free = {name for name, driver in self.drivers.items() if not driver.request_id}.difference(
             self._off
         )
-        if ms % self._config.epoch_ms == 0:
-            where = Counter(self._cell(*self.drivers[name].leg.at(ms)) for name in self._free)
-            rows.append((_REGION, ms, FreeCars(_REGION, _REGION, ms, dict(sorted(where.items())))))
         found = self._chain.run_batch(rows) if rows else []
-        for one in [*found, *self._chain.advance_watermark(ms + 1)]:
+        for one in [*found, *self._chain.advance_watermark(ms - 1)]:
             if one.output == "main":
                 self.quotes[one.payload.quote_id] = one.payload
                 self._since.append(one.payload)

@@ -30,6 +30,7 @@ from millrace_apps.ridesharing.processes.matching import (
     nearest,
     optimal,
     problem,
+    reaches,
 )
 from millrace_apps.ridesharing.processes.solver import Pairs, solve
 
@@ -267,6 +268,40 @@ def test_the_cost_of_a_drop_off_falls_with_the_demand_around_it(seed: int) -> No
         home = h3.latlng_to_cell(rider.to_lat, rider.to_lon, 8)
         near = sum(asked for cell, asked in cells.items() if h3.grid_distance(home, cell) <= 3)
         assert cost == pytest.approx(300_000 * max(0.0, 1 - near), abs=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_many_ask_who_has_not_waited_long_has_only_the_cars_nearby(seed: int) -> None:
+    draws = random.Random(seed)
+    near_m, near_ms = draws.choice((500.0, 1_000.0, 9_000.0)), draws.choice((60_000, 150_000))
+    rules = Rules(near_m=near_m, near_ms=near_ms, most_candidates=1_000)
+    riders = [
+        Rider(f"r{n}", lat, lon, draws.choice(("standard", "xl")), draws.randrange(0, 2 * near_ms, 10_000))
+        for n, (lat, lon) in enumerate(scattered(30, seed, 0.03))
+    ]
+    cars = [
+        FreeCar(f"d{n}", lat, lon, draws.choice(("standard", "xl")))
+        for n, (lat, lon) in enumerate(scattered(60, 100 + seed, 0.03))
+    ]
+    demand = {cell_of(*place): draws.uniform(0, 0.6) for place in scattered(40, 200 + seed, 0.03)}
+    found = problem(riders, cars, rules, demand)
+    wanted, held_back = set(), 0
+    for n, rider in enumerate(riders):
+        home = h3.latlng_to_cell(rider.lat, rider.lon, 8)
+        around = sum(m for cell, m in demand.items() if h3.grid_distance(home, h3.int_to_str(cell)) <= 1)
+        keeps_near = rider.waiting_ms < near_ms and around >= 1.0
+        held_back += keeps_near
+        for k, car in enumerate(cars):
+            away = distance_m(rider.lat, rider.lon, car.lat, car.lon)
+            if car.vehicle_class == rider.vehicle_class and away <= (
+                min(near_m, 3_000) if keeps_near else 3_000
+            ):
+                wanted.add((n, k))
+    assert set(zip(found.pairs.rider.tolist(), found.pairs.car.tolist(), strict=True)) == wanted
+    assert 0 < held_back < len(riders)
+    every = problem(riders, cars, Rules(most_candidates=1_000), demand)
+    assert set(reaches(riders, Rules(near_m=1_000.0, near_ms=0), demand).tolist()) == {3_000.0}
+    assert len(every.metres) >= len(found.metres)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "nearest", "optimal"])

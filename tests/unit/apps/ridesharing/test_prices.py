@@ -15,6 +15,7 @@ from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Control, QuoteRequest, SetPolicy, SetSurgeCap
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.gate import Gate
+from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.processes.regions import EVERYWHERE, Regions
 from millrace_apps.ridesharing.settings import RidesharingSettings, SurgeSettings
 from millrace_apps.ridesharing.surge.config import SurgeConfig
@@ -28,6 +29,7 @@ from tests.unit.apps.ridesharing.cases import (
     REGION,
     START,
     Whole,
+    answer,
     bring,
     ms,
     position,
@@ -141,6 +143,60 @@ def test_a_car_on_its_way_or_off_line_is_not_free() -> None:
     assert max((n for at, n in counts.items() if at > 31), default=0) <= 1
 
 
+def test_cars_that_are_taken_and_riders_who_wait_are_told_once_and_as_they_are() -> None:
+    """One car: the first rider is offered it, the others wait; it is free again, taken again, and gone.
+
+    ::
+
+        d1   |--------offered-----rejects-offered-accepts------------|
+        r1       x----------------x         r2 has it
+        told     30: r1 bound     60: r2 bound, r1 waits     90: nobody bound
+    """
+    driver = TestDriver(Dispatcher(DispatchConfig()))
+    bring(
+        driver, position("d1", 1), request("r1", 5), request("r2", 20, 2.0), answer("r1", "d1", 19, "reject"),
+        answer("r2", "d1", 28), position("d1", 55), request("r3", 70), until=91,
+    )  # fmt: skip
+    told = {(one.at_ms - START) // 1_000: one for one in driver.values("free")}
+    far = str(h3.latlng_to_cell(LAT + 2 * KM, LON, 8))
+    assert sorted(told) == [30, 60, 90]
+    assert (told[30].cells, told[30].taken, told[30].waiting) == ({}, {CELL: 1}, {CELL: 1})
+    assert (told[60].cells, told[60].taken, told[60].waiting) == ({}, {}, {CELL: 1})
+    assert (told[90].cells, told[90].taken, told[90].waiting) == ({}, {}, {CELL: 2})
+    assert far != CELL
+
+
+def test_who_waits_is_told_where_there_is_no_car() -> None:
+    driver = TestDriver(Dispatcher(DispatchConfig()))
+    bring(driver, request("r1", 5), request("r2", 40), until=400)
+    counts = {(one.at_ms - START) // 1_000: sum(one.waiting.values()) for one in driver.values("free")}
+    assert counts[30] == 1
+    assert counts[60] == counts[300] == 2
+    assert counts[330] == 1
+    assert driver.is_empty() or max(counts) <= 360
+
+
+def test_a_car_from_afar_is_sent_when_none_has_come_free_nearby() -> None:
+    """Thirty ask in one place, all cars are 2 km away: once many ask, nobody has one before its time."""
+    first = {}
+    for near_m in (0.0, 1_000.0):
+        config = DispatchConfig(rules=Rules(near_m=near_m, near_ms=60_000))
+        driver = TestDriver(Dispatcher(config))
+        cars = [position(f"d{n:02}", 1, 2.0) for n in range(30)]
+        bring(
+            driver,
+            *cars,
+            *(request(f"r{n:02}", 10 + n / 10) for n in range(30)),
+            request("alone", 11, 2.2),
+            until=110,
+        )
+        offers = driver.values("offers")
+        first[near_m] = min(one.event_time_ms for one in offers if one.request_id > "r05")
+        assert min(one.event_time_ms for one in offers if one.request_id == "alone") <= ms(15)
+    assert first[0.0] <= ms(15)
+    assert ms(70) <= first[1_000.0] <= ms(75)
+
+
 # -- switches -----------------------------------------------------------------------------------
 
 
@@ -233,6 +289,8 @@ def test_nobody_is_quoted_unless_it_is_asked_for() -> None:
     names = [[link.name for link in topology(settings).links] for settings in (plain, on)]
     assert names == [["Gate", "Dispatcher", "Auditor"], ["Gate", "Dispatcher", "Surge", "Auditor"]]
     assert [settings.dispatch_config().free_ms for settings in (plain, on)] == [0, 30_000]
+    assert [settings.dispatch_config().rules.near_m for settings in (plain, on)] == [0.0, 1_000.0]
+    assert on.dispatch_config().rules.near_ms * 2 == on.dispatch_config().patience_ms
     assert not {"quotes", "fares", "surge"} & {str(table) for _, table in topology(plain).written}
     assert {plain.topics.quotes, plain.topics.fares, plain.topics.surge} & set(
         topology(plain).topics.values()
@@ -273,14 +331,14 @@ def test_a_rider_who_asks_again_and_again_counts_once_in_five_minutes() -> None:
 
 def test_a_quote_of_the_running_app_is_kept_by_its_request() -> None:
     app = Whole(DispatchConfig(), SurgeConfig(balance=0.5))
-    asks = [quote(f"q{n}", 1 + n / 10) for n in range(300)]
-    app.run(asks, until=40)
+    asks = [quote(f"q{n}", 1 + n / 2) for n in range(300)]
+    app.run(asks, until=160)
     quotes = {q["quote_id"]: q for q in app.of("Surge.main")}
     dear = max(quotes.values(), key=lambda q: q["multiplier"])
     assert dear["multiplier"] > 1.0
     name = dear["quote_id"]
-    taken = msgspec.structs.replace(request("r1", 50, quote_id=name), rider_id=f"rider-{name}")
-    app.run([taken, request("r2", 51, quote_id=name)], until=60)
+    taken = msgspec.structs.replace(request("r1", 170, quote_id=name), rider_id=f"rider-{name}")
+    app.run([taken, request("r2", 171, quote_id=name)], until=180)
     fares = {f["request_id"]: f for f in app.of("Surge.fares")}
     assert (fares["r1"]["outcome"], fares["r1"]["multiplier"]) == ("locked", dear["multiplier"])
     assert fares["r2"]["outcome"] == "foreign"

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import h3
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +21,7 @@ from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import SetSurgeCap
 from millrace_apps.ridesharing.evaluation.cli import app as evaluate
 from millrace_apps.ridesharing.evaluation.replay import run_replay
+from millrace_apps.ridesharing.processes.matching import Rules
 from millrace_apps.ridesharing.surge.config import SurgeConfig
 from millrace_apps.ridesharing.surge.process import Cell, Surge, in_hundredths, move
 from millrace_apps.ridesharing.surge.records import Asked, Fare, FreeCars, Multiplier, Quote, SurgeCount
@@ -40,20 +42,28 @@ def some_config(rng: Random) -> SurgeConfig:
         resolution=rng.choice((7, 8)),
         epoch_ms=rng.choice((10_000, 30_000)),
         epochs=rng.choice((1, 4, 10)),
-        neighbours=rng.choice((0.0, 0.5)),
+        rings=rng.choice((0, 1, 2)),
+        neighbours=rng.choice((0.0, 0.5, 0.8)),
+        stock=rng.choice((0.0, 0.33, 1.0)),
+        queue=rng.choice((0.0, 0.5, 1.0)),
+        reserve=rng.choice((0.0, 3.0, 50.0)),
+        gone=rng.choice((0.3, 0.6, 1.0)),
         balance=rng.choice((0.5, 2.0)),
+        power=rng.choice((0.6, 2.6)),
         prior_cars=rng.choice((0.5, 2.0)),
-        band=rng.choice((0.0, 0.15)),
+        slack=rng.choice((0.0, 0.6)),
+        rise_epochs=rng.choice((1, 3)),
+        fall_epochs=rng.choice((3, 10)),
+        band=rng.choice((0.01, 0.15)),
         step=rng.choice((0.1, 0.5)),
         cap=rng.choice((1.0, 1.337, 3.0)),
-        hold_ms=rng.choice((0, 60_000)),
-        rise_again_ms=rng.choice((0, 120_000, HOUR)),
+        hold_ms=rng.choice((0, 60_000, 2_700_000)),
         valid_ms=rng.choice((1_000, 60_000, 300_000)),
     )
 
 
 class Evening(NamedTuple):
-    """What a region is told: who asks, which cars are free at the ends of epochs, caps from a time on."""
+    """What a region is told: who asks, which cars and riders there are at the ends of epochs, caps."""
 
     asks: list[tuple[int, Asked]]
     free: list[FreeCars]
@@ -88,7 +98,15 @@ def some_evening(rng: Random, config: SurgeConfig, count: int) -> Evening:
     first, last = asks[0][0], min(asks[-1][0], asks[0][0] + 2 * HOUR)
     asks = [one for one in asks if one[0] <= last]
     free = [
-        FreeCars("city", source, end, {name: rng.randrange(4) for name in set(rng.choices(cells, k=2))})
+        FreeCars(
+            "city",
+            source,
+            end,
+            *(
+                {name: rng.randrange(4) for name in set(rng.choices(cells, k=k))}
+                for k in (2, 2, rng.choice((0, 1)))
+            ),
+        )
         for end in range(-(-first // size) * size, last + 2 * size, size)
         for source in rng.choice((("city",), ("city", "other"), ()))
     ]
@@ -141,10 +159,14 @@ def anew(
 ) -> tuple[dict[str, float], Charged, list[tuple[int, str, float]]]:
     """Quotes, fares and moves from the list of all that was told, every epoch from the beginning on."""
     size = config.epoch_ms
-    names = {other for _, one in evening.asks for other in h3.grid_disk(one.cell, 1)}
-    names |= {other for one in evening.free for cell in one.cells for other in h3.grid_disk(cell, 1)}
+    seen = {one.cell for _, one in evening.asks}
+    seen |= {cell for one in evening.free for part in (one.cells, one.taken, one.waiting) for cell in part}
+    names = {other for cell in seen for other in h3.grid_disk(cell, 2)}
     level = dict.fromkeys(names, 1.0)
     history: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+    asked_for: dict[str, list[float]] = {name: [] for name in names}
+    again: dict[str, int] = {}
+    crowd = dict.fromkeys(names, 0.0)
     quotes: dict[str, float] = {}
     fares: Charged = {}
     moves: list[tuple[int, str, float]] = []
@@ -164,42 +186,64 @@ def anew(
         history[name].append((at, to))
         moves.append((at, name, to))
 
-    def decide(name: str, end: int, target: float) -> None:
-        past, now = history[name], level[name]
-        # What the past says: the way it went last, when it rose last, when it began to fall.
+    rest = max(0, HOUR - config.hold_ms)
+
+    def course(name: str) -> tuple[int, int]:
+        """Which way a cell has gone last, and since when."""
+        past = history[name]
         ways = [1 if b > a else -1 for (_, a), (_, b) in zip([(0, 1.0), *past], past, strict=False)]
-        way = ways[-1] if ways else 0
-        rose = max((at for (at, _), w in zip(past, ways, strict=True) if w > 0), default=0)
-        fell = max((at for k, ((at, _), w) in enumerate(zip(past, ways, strict=True))
-                    if w < 0 and (k == 0 or ways[k - 1] > 0)), default=0)  # fmt: skip
-        band = config.band
-        if now > 1.0 and ((way > 0 and target < now) or (way < 0 and target >= now)):
-            band = config.turn_band
-        if target > now + band:
-            if way < 0 and end - fell < config.rise_again_ms:
+        since = len(ways)
+        while since and ways[since - 1] == ways[-1]:
+            since -= 1
+        return (ways[-1], past[since][0]) if ways else (0, 0)
+
+    def decide(name: str, end: int, wanted: list[float], askers: float) -> None:
+        """Move a cell by what the ratio asked for at the end of every epoch so far, the newest last."""
+        now, cap = level[name], cap_at(end)
+        way, began = course(name)
+        before = [1.0] * 20 + wanted
+        up = min(min(before[-config.rise_epochs :]) / (1 + config.slack), cap)
+        down = min(max(before[-config.fall_epochs :]), cap)
+        if up >= now + config.band:
+            if way < 0 and end < again.get(name, began + rest):
                 return
-        elif target < now - band or (target == 1.0 and now > 1.0):
-            if way > 0 and end - rose < config.hold_ms:
+            to = round(now + min(config.step, up - now), 2)
+        elif down <= now - config.band or (down == 1.0 and now > 1.0):
+            if crowd[name] and askers > config.gone * crowd[name]:
                 return
+            if way > 0 and end - began < config.hold_ms:
+                return
+            to = round(now - min(config.step, now - down), 2)
         else:
             return
-        to = round(now + max(-config.step, min(config.step, target - now)), 2)
+        if to > now:
+            again.pop(name, None)
+            crowd[name] = max(askers, crowd[name] if way > 0 else 0.0)
         if to != now:
             change(name, end, to)
 
     def end_of(end: int) -> None:
         since = end - config.epochs * size
-        asked = Counter(name for at, name, _ in demand if since <= at < end)
-        cars = Counter[str]()
+        wanted, waits, had, stand = (Counter[str]() for _ in range(4))
+        wanted.update(name for at, name, _ in demand if since <= at < end)
         for one in evening.free:
             if since < one.at_ms <= end:
-                cars.update(one.cells)
+                had.update(one.taken)
+            if one.at_ms == end:
+                waits.update(one.waiting)
+                stand.update(one.cells)
         for name in sorted(names):
-            near = [other for other in h3.grid_ring(name, 1) if other in names]
-            wanted = asked[name] + config.neighbours * sum(asked[other] for other in near)
-            free = (cars[name] + config.neighbours * sum(cars[other] for other in near)) / config.epochs
-            ratio = (wanted + config.prior_cars * config.balance) / (free + config.prior_cars)
-            decide(name, end, min(max((ratio / config.balance) ** config.power, 1.0), cap_at(end)))
+
+            def near(of: Counter[str], cell: str = name) -> float:
+                rings = [sum(of[other] for other in h3.grid_ring(cell, k)) for k in range(config.rings + 1)]
+                return float(sum(config.neighbours**k * number for k, number in enumerate(rings)))
+
+            cars = near(had) + config.stock * near(stand)
+            riders = near(wanted) + config.queue * near(waits)
+            needed = (riders + min(config.reserve * riders**0.5, 3 * riders)) / config.balance
+            ratio = (needed + config.prior_cars) / (cars + config.prior_cars)
+            asked_for[name].append(max(ratio**config.power, 1.0))
+            decide(name, end, asked_for[name], near(wanted))
 
     def ask(at: int, one: Asked) -> None:
         booked = one.ahead_ms > config.ahead_ms
@@ -230,6 +274,9 @@ def anew(
     def lower(at: int, cap: float) -> None:
         for name in sorted(names):
             if level[name] > hundredths(cap):
+                way, began = course(name)
+                if way > 0:
+                    again[name] = max(at, began + config.hold_ms) + rest
                 change(name, at, hundredths(cap))
 
     begins = min(at for at, _ in evening.asks)
@@ -270,7 +317,7 @@ def test_what_is_recounted_from_the_tables_is_what_was_told(seed: int) -> None:
     asked = [Asking(q.cell, q.at_ms, q.rider_id) for q in told.quotes if not q.why.startswith("booked")]
     asked += [Asking(f.cell, f.at_ms, f.rider_id) for f in told.fares
               if f.outcome != "locked" and not f.why.rpartition("; ")[2].startswith("booked")]  # fmt: skip
-    free = [Free(one.cell, one.end_ms, one.free) for one in told.counts]
+    free = [Free(one.cell, one.end_ms, one.free, one.taken, one.waiting) for one in told.counts]
     found = recounted(asked, free, config, until, in_hundredths(config.cap))
     assert found == sorted(Change(m.cell, m.from_ms, m.multiplier) for m in told.moves if m.from_ms <= until)
     assert sum(one.asked for one in told.counts) <= len(asked)
@@ -279,23 +326,63 @@ def test_what_is_recounted_from_the_tables_is_what_was_told(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(CASES))
 def test_a_multiplier_keeps_its_step_its_cap_and_turns_twice_an_hour_at_most(seed: int) -> None:
     rng = Random(seed)
-    config = SurgeConfig(hold_ms=0, band=0.0, turn_band=0.0, step=rng.choice((0.1, 0.4)))
+    config = SurgeConfig(
+        hold_ms=rng.choice((0, 600_000, 2_700_000, HOUR)), slack=0.0, rise_epochs=1, fall_epochs=1, gone=1.0,
+        step=rng.choice((0.1, 0.4)),
+    )  # fmt: skip
     cell, before, turned = Cell([], []), 1.0, []
     way = 0
-    for now in range(0, 6 * HOUR, 30_000):
-        target = rng.choice((1.0, cell.multiplier, rng.uniform(1.0, config.cap)))
-        changed = move(cell, target, now, config)
+    for now in range(0, 9 * HOUR, 30_000):
+        cap = rng.choice((3.0, 3.0, 2.0))
+        target = rng.choice((1.0, cell.multiplier, rng.uniform(1.0, 4.0)))
+        changed = move(cell, target, 10.0, cap, now, config)
         assert changed == (cell.multiplier != before)
-        assert 1.0 <= cell.multiplier <= config.cap
+        assert 1.0 <= cell.multiplier <= max(cap, before)
         assert abs(cell.multiplier - before) <= config.step + 1e-9
         if changed:
             goes = 1 if cell.multiplier > before else -1
             if way and goes != way:
-                turned.append(now)
+                turned.append((now, goes))
             way = goes
         before = cell.multiplier
-    assert all(later - one >= HOUR for one, later in zip(turned, turned[2:], strict=False))
+    times = [at for at, _ in turned]
+    assert all(later - one >= HOUR for one, later in zip(times, times[2:], strict=False))
     assert len(turned) >= 4, "it does turn"
+
+
+def test_a_multiplier_moves_where_the_ratio_has_asked_for_it_for_long_enough() -> None:
+    """Three epochs up, ten down; by less than the slack, or the band, it does not move.
+
+    ::
+
+        target      1 3 3 1 3 3 3 3 ... 1 1 (nine) 2 1 1 (ten)  and the crowd is gone
+        multiplier  1 1 1 1 1 1 1.2 1.4     1.4    1.4  1.4     1.2
+    """
+    config = SurgeConfig(hold_ms=0, slack=0.5, rise_epochs=3, fall_epochs=10)
+    crowd = 50.0
+    cell, now = Cell([], []), 0
+
+    def after(*targets: float) -> list[float]:
+        nonlocal now
+        found = []
+        for target in targets:
+            now += 30_000
+            move(cell, target, crowd, 5.0, now, config)
+            found.append(cell.multiplier)
+        return found
+
+    assert after(1, 3, 3, 1, 3, 3, 3, 3) == [1, 1, 1, 1, 1, 1, 1.2, 1.4]
+    assert after(2.1, 2.0, 2.1, 2.0) == [1.4] * 4
+    assert after(*[1.0] * 9, 2.0, *[1.0] * 9) == [1.4] * 19
+    assert after(1.0, 1.0) == [1.4, 1.4], "who asked still asks"
+    crowd = 31.0
+    assert after(1.0, 1.0) == [1.4, 1.4]
+    crowd = 30.0
+    assert after(1.0) == [1.2]
+    now += HOUR
+    crowd = 40.0
+    assert after(1.85, 1.85, 1.85, 1.9, 1.9, 1.9) == [1.2, 1.2, 1.2, 1.2, 1.2, 1.27]
+    assert cell.crowd == 40.0
 
 
 def test_a_city_that_falls_silent_is_forgotten() -> None:
@@ -313,8 +400,54 @@ def test_a_city_that_falls_silent_is_forgotten() -> None:
     assert driver.is_empty(), "and so are quotes"
 
 
+def test_a_cell_from_before_cars_were_counted_that_are_taken_goes_on() -> None:
+    before = msgspec.msgpack.encode([[1] * 10, [2] * 10, 1.4, 1, _START, 3.0, 1.0])
+    cell = Surge()._whole(msgspec.msgpack.decode(before, type=Cell))
+    assert (cell.multiplier, cell.taken, cell.waiting, cell.targets) == (1.4, [0] * 10, [0] * 10, [])
+    assert move(cell, 1.0, 9.0, 5.0, _START + HOUR, SurgeConfig()), "and comes home"
+    assert cell.multiplier == 1.2
+
+
 def a_world(**other: Any) -> World:
     return World(seed=3, per_hour=200, cars=40, hours=1.0, shock_from_h=0.25, shock_hours=0.5, **other)
+
+
+class Watched(City):
+    """A city whose dispatcher is listened to."""
+
+    heard: list[FreeCars]
+
+    def tell(self, message: object, now: int) -> None:
+        if isinstance(message, FreeCars):
+            self.__dict__.setdefault("heard", []).append(message)
+        super().tell(message, now)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_prices_of_the_evaluation_go_by_what_the_dispatcher_says(seed: int) -> None:
+    world = msgspec.structs.replace(a_world(shock=3.0), seed=seed)
+    requests = world.requests()
+    city = Watched(requests, 60, seed, world.start_ms, world.until_ms, usual=40, prices=SurgeConfig())
+    run_replay(city, DispatchConfig(window_ms=10_000, rules=Rules(near_m=1_000.0)))
+    assert sum(sum(one.taken.values()) for one in city.heard) == len(city.served) > 100
+    some = 0
+    begins = {name: served.offered_ms for name, served in city.served.items()}
+    for one in city.heard:
+        waits = Counter(
+            h3.latlng_to_cell(r.lat, r.lon, 8)
+            for r in requests
+            if r.request_id in city.taken and r.at_ms <= one.at_ms
+            and one.at_ms <= begins.get(r.request_id, r.at_ms + 299_999)
+        )  # fmt: skip
+        some += len(waits)
+        assert one.waiting == dict(waits)
+    assert some > 20
+    asked = [Asking(q.cell, q.at_ms, f"rider-{q.quote_id}") for q in city.quotes.values()]
+    free = [Free(cell, one.at_ms, one.cells.get(cell, 0), one.taken.get(cell, 0), one.waiting.get(cell, 0))
+            for one in city.heard for cell in {*one.cells, *one.taken, *one.waiting}]  # fmt: skip
+    until = max(one.from_ms for one in city.priced)
+    found = recounted(asked, free, SurgeConfig(), until, 5.0)
+    assert found == sorted(Change(m.cell, m.from_ms, m.multiplier) for m in city.priced)
 
 
 def test_riders_and_drivers_follow_prices_and_every_quote_is_the_one_in_force() -> None:
@@ -376,6 +509,14 @@ def test_the_evaluation_reports_every_pair_beside_none(tmp_path: Path) -> None:
     assert (first["riders"], first["drivers"]) == (-0.5, 0.3)
     assert report["p95_lower"] == pytest.approx(1 - first["p95_s"] / report["without"]["p95_s"], abs=1e-3)
     assert report["served_more"] == pytest.approx(first["served"] - report["without"]["served"], abs=1e-3)
+    assert report["mean_lower"] == pytest.approx(1 - first["mean_s"] / report["without"]["mean_s"], abs=1e-3)
+    assert report["p95_lower_than_near"] == pytest.approx(
+        1 - first["p95_s"] / report["without_near"]["p95_s"], abs=1e-3
+    )
+    assert report["without"]["gave_up"] == pytest.approx(
+        1 - report["without"]["completed"] / first["asked"], abs=1e-3
+    )
+    assert report["without_near"]["multiplier_most"] == 1.0 < first["multiplier_most"]
     assert report["without"]["took"] == report["without"]["asked"] == first["asked"] > first["took"]
     again = carry_out(World(seed=2, per_hour=120, cars=20, hours=1.0, shock_from_h=1 / 3, shock_hours=0.5),
                       pairs=((-0.5, 0.3),))  # fmt: skip
