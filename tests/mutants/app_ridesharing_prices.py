@@ -103,14 +103,6 @@ MUTANTS: Final = (
         _SURGE,
     ),
     Mutant(
-        "prices: after a lower cap a multiplier rises as if it had not turned",
-        _PROCESS,
-        "max(start, cell.moved_ms + self.config.hold_ms)",
-        "start",
-        "turns twice an hour at most",
-        _SURGE,
-    ),
-    Mutant(
         "prices: a car is told as taken as long as it is",
         f"{_APP}/processes/window.py",
         "and since <= ride.offered_ms < desk.now",

@@ -373,6 +373,9 @@ def test_a_multiplier_moves_where_the_ratio_has_asked_for_it_for_long_enough() -
 
     assert after(1, 3, 3, 1, 3, 3, 3, 3) == [1, 1, 1, 1, 1, 1, 1.2, 1.4]
     assert after(2.1, 2.0, 2.1, 2.0) == [1.4] * 4
+    crowd = 1.0
+    assert after(1.0) == [1.4], "what was asked for a while ago counts"
+    crowd = 50.0
     assert after(*[1.0] * 9, 2.0, *[1.0] * 9) == [1.4] * 19
     assert after(1.0, 1.0) == [1.4, 1.4], "who asked still asks"
     crowd = 31.0
