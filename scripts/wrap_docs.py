@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The longest line.
 WIDTH = 120
 #: Pages that a command writes, line by line.
-MADE = {"docs/cli.md", "docs/concepts/README.md"}
+MADE = {"docs/cli.md", "docs/concepts/README.md", "docs/walk.md"}
 
 _FENCE = re.compile(r"\s*(```|~~~)")
 _ITEM = re.compile(r"(\s*)([-*+]|\d+[.)]) +")
