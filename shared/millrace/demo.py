@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
 _TICK_S = 0.25
+#: What the names of a run's own topics end in.
+_OWN = re.compile(r"\.demo-[0-9a-f]{8}$")
 #: How long nothing may be read once all has been sent, seconds; the first batch compiles, and takes its time
 #: on a busy machine.
 _CATCH_UP_S = 120.0
@@ -650,6 +654,9 @@ def delete_demo_topics(app: App, settings: AppSettings) -> None:
     from millrace.kafka.admin import delete_topics
 
     topics = app.topics(settings)
-    names = [t.name for t in (*topics.reads, *topics.writes)]
+    names = {t.name for t in (*topics.reads, *topics.writes)}
+    # The generator's loop listens to more than the app writes with these settings.
+    of_all = vars(getattr(settings, "topics", None) or SimpleNamespace()).values()
+    names |= {name for name in of_all if isinstance(name, str) and _OWN.search(name)}
     with contextlib.suppress(UserError):
         delete_topics(str(settings.kafka.bootstrap), names, options=settings.kafka.options)

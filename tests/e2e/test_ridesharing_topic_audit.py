@@ -107,7 +107,7 @@ def test_what_cannot_be_audited_is_one_line_and_exit_code_2(
     assert f"nobody has asked for a ride on {spoken.names['requests']}" in said
     code, report, said = spoken.audit(tmp_path, "--since", "yesterday")
     assert (code, report) == (2, None)
-    assert "yesterday is no time" in said
+    assert "'yesterday' is no time" in said
     delete_topics(spoken.bootstrap, [gone := topic_factory(1)])
     spoken.names["progress"] = gone
     code, report, said = spoken.audit(tmp_path)

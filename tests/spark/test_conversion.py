@@ -112,6 +112,8 @@ CASES = [
                     "reasons",
                 ),
                 *("billing_amount", "billing_currency", "billing_rate", "card.home_country"),
+                # The radius of the earth is H3's: a difference in the seventh digit.
+                *("card.km", "card.kmh"),
             ),
             "alerts": (
                 *("features_version", "reasons", "billing_amount", "billing_currency"),
@@ -185,7 +187,8 @@ CASES = [
         in_time=("windows", "supply", "releases"),
         changed={
             "windows": (
-                "wait_ms",
+                # The radius of the earth is H3's: a millisecond of an hour.
+                *("wait_ms", "objective_ms", "shadow_fifo_ms"),
                 *(
                     f"shadow_{p}_{what}"
                     for p in ("fifo", "nearest", "optimal")
