@@ -79,7 +79,7 @@ def serve(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> dict
                 sample = list(islice(run.sent("transactions"), _SAMPLE))
                 sets = (f"kafka.bootstrap={run.broker}", f"topics.transactions={run.topic('transactions')}")
                 told_to = ("--safe-in", sizes.safe_in, *(part for one in sets for part in ("-s", one)))
-                with served(run, ("fraud", "serve", *told_to)) as address:
+                with server_beside(run, ("fraud", "serve", *told_to)) as (address, _):
                     begin = time.monotonic()
                     told = _asked(address, sample, sizes)
                     found.update(figures(told), batches_beside=batches)
@@ -101,18 +101,6 @@ def await_that(condition: Any, ended: threading.Event, what: str) -> None:
     while not condition():
         if ended.wait(_POLL_S) or time.monotonic() > deadline:
             raise BenchmarkFailed(f"not until {what}")
-
-
-@contextmanager
-def served(run: BenchRun, command: Sequence[str]) -> Iterator[str]:
-    """Run a server beside the job, and give its address.
-
-    Args:
-        run: The job.
-        command: That of the server, without what every server is told.
-    """
-    with server_beside(run, command) as (address, _):
-        yield address
 
 
 @contextmanager

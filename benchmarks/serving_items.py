@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 from millrace_apps.benchmarks.app_bench import bench_of
 from millrace_apps.benchmarks.app_run import bench_run, run_beside
-from millrace_apps.benchmarks.serving import TOKEN, asked, await_that, figures, served
+from millrace_apps.benchmarks.serving import TOKEN, asked, await_that, figures, server_beside
 from millrace_apps.benchmarks.serving_load import Load
 
 _PATH: Final = "/v1/ask/next_items"
@@ -75,7 +75,7 @@ def serve_items(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -
                 lately = deque(run.sent("clicks"), _SAMPLE)
                 visitors = list(dict.fromkeys(click["visitor_id"] for click in lately))
                 told_to = [part for one in sets for part in ("-s", one)]
-                with served(run, ("serve", "clickstream", *told_to)) as address:
+                with server_beside(run, ("serve", "clickstream", *told_to)) as (address, _):
                     chance = random.Random(7)
                     count = sizes.rate * (sizes.warm_up_s + sizes.duration_s)
                     queries = [f"?visitor={quote(chance.choice(visitors), safe='')}" for _ in range(count)]

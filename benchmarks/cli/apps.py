@@ -21,6 +21,11 @@ from millrace_apps.benchmarks.cli.options import (
 
 app = typer.Typer()
 
+Requests = Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)]
+WarmBatches = Annotated[
+    int | None, typer.Option(min=1, help="Batches of the job before.", show_default=False)
+]
+
 #: Latency with ``--quick`` is about whether it runs.
 _QUICK_WARM_BATCHES = 20
 
@@ -218,7 +223,7 @@ def silence(
 
 @app.command(epilog="Example: millrace bench serve --rate 100 --duration 60 --out serve.json")
 def serve(
-    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    rate: Requests = None,
     duration: Annotated[int | None, typer.Option(min=1, help="Seconds measured.", show_default=False)] = None,
     beside: Annotated[
         int | None, typer.Option(min=1, help="Payments a second beside them.", show_default=False)
@@ -248,14 +253,12 @@ def serve(
 
 @app.command(name="serve-items", epilog="Example: millrace bench serve-items --rate 50 --beside 200")
 def serve_items(
-    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    rate: Requests = None,
     duration: Annotated[int | None, typer.Option(min=1, help="Seconds measured.", show_default=False)] = None,
     beside: Annotated[
         int | None, typer.Option(min=1, help="Clicks a second beside them.", show_default=False)
     ] = None,
-    warm_batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches of the job before.", show_default=False)
-    ] = None,
+    warm_batches: WarmBatches = None,
     quick: Quick = False,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,
@@ -281,13 +284,11 @@ def serve_items(
 @app.command(name="serve-beside", epilog="Example: millrace bench serve-beside --pairs 20 --out beside.json")
 def serve_beside(
     pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of windows.", show_default=False)] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Requests a second.", show_default=False)] = None,
+    rate: Requests = None,
     beside: Annotated[
         int | None, typer.Option(min=1, help="Payments a second of the job.", show_default=False)
     ] = None,
-    warm_batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches of the job before.", show_default=False)
-    ] = None,
+    warm_batches: WarmBatches = None,
     quick: Quick = False,
     bootstrap: Bootstrap = None,
     overrides: Sets = None,

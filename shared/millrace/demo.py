@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import sys
 import threading
@@ -13,7 +12,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
 
 _TICK_S = 0.25
-#: What the names of a run's own topics end in.
-_OWN = re.compile(r"\.demo-[0-9a-f]{8}$")
 #: How long nothing may be read once all has been sent, seconds; the first batch compiles, and takes its time
 #: on a busy machine.
 _CATCH_UP_S = 120.0
@@ -338,7 +334,7 @@ def run_demo(app: App, spec: DemoSpec, options: DemoOptions, view: LiveView) -> 
                 return _stream(app, spec, run, view, broker_ready, began)
         finally:
             if run_id:
-                delete_demo_topics(app, settings)
+                delete_demo_topics(app, settings, run_id)
 
 
 def demo_settings(
@@ -649,14 +645,20 @@ def _model(run: DemoRun, snapshot: Any, tail: AlertTail, sent: int | None, elaps
     )
 
 
-def delete_demo_topics(app: App, settings: AppSettings) -> None:
-    """Delete the topics that a demo has made on a broker that others use."""
-    from millrace.kafka.admin import delete_topics
+def delete_demo_topics(app: App, settings: AppSettings, run_id: str) -> None:
+    """Delete the topics that a demo has made on a broker that others use.
 
+    Args:
+        app: The app.
+        settings: Its settings in the run.
+        run_id: What the names of the run's own topics end in, also of those that only its generator hears.
+    """
+    from millrace.kafka.admin import delete_topics, topic_partitions
+
+    bootstrap, options = str(settings.kafka.bootstrap), settings.kafka.options
     topics = app.topics(settings)
     names = {t.name for t in (*topics.reads, *topics.writes)}
-    # The generator's loop listens to more than the app writes with these settings.
-    of_all = vars(getattr(settings, "topics", None) or SimpleNamespace()).values()
-    names |= {name for name in of_all if isinstance(name, str) and _OWN.search(name)}
     with contextlib.suppress(UserError):
-        delete_topics(str(settings.kafka.bootstrap), names, options=settings.kafka.options)
+        there = topic_partitions(bootstrap, options=options)
+        names |= {name for name in there if name.endswith(f".demo-{run_id}")}
+        delete_topics(bootstrap, names, options=options)

@@ -139,7 +139,7 @@ def run_together(
             told = [f"kafka.bootstrap={bootstrap}", *part.member.spec.settings(run_id)]
             held.enter_context(publish_settings(part.run.folder, told))
             if run_id:
-                held.callback(delete_demo_topics, part.member.app, part.run.settings)
+                held.callback(delete_demo_topics, part.member.app, part.run.settings, run_id)
         if dashboard_port is not None:
             address = held.enter_context(_dashboard(dashboard_port, [p.name for p in parts], folder))
             view.message(f"dashboard: {address}")
