@@ -13,6 +13,7 @@ _PARTS: Final = "shared/millrace/parts"
 _TESTS: Final = "tests/unit/millrace"
 _TIMES: Final = f"{_TESTS}/state/test_page_times.py"
 _STORE: Final = f"{_TESTS}/state/test_store.py"
+_LOG: Final = f"{_TESTS}/state/test_change_log.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -437,8 +438,8 @@ MUTANTS: Final = (
     Mutant(
         "state: nothing is swept",
         f"{_STATE}/pages.py",
-        "        self._sweep()\n        dirty =",
-        "        dirty =",
+        "        self._sweep()\n        if (",
+        "        if (",
         "keys that are never touched again are forgotten",
         (
             f"{_TESTS}/test_process.py::test_the_sweep_forgets_keys_that_are_never_touched_again",
@@ -452,6 +453,78 @@ MUTANTS: Final = (
         "        if all(firsts[kind] >= line for kind, line in lines):\n",
         "a timer fires at its time",
         (f"{_STORE}::test_a_store_that_lives_on_writes_what_one_that_restarts_does",),
+    ),
+    Mutant(
+        "change log: what has gone stays on its page",
+        f"{_STATE}/change_log.py",
+        "                cells.pop(key, None)\n",
+        "                continue\n",
+        "a group with a log keeps what one without keeps",
+        (
+            f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",
+            f"{_LOG}::test_what_is_stored_does_not_hang_on_what_is_at_hand",
+        ),
+    ),
+    Mutant(
+        "change log: it may grow for ever",
+        f"{_STATE}/pages.py",
+        "        if self._segment_bytes + len(data) > min(",
+        "        if False and 0 > min(",
+        "a log is bounded",
+        (
+            f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",
+            f"{_LOG}::test_a_long_log_ends_with_its_pages_each_written_once",
+        ),
+    ),
+    Mutant(
+        "change log: what only goes stays in the log",
+        f"{_STATE}/pages.py",
+        "            or not any(self._changes.values())",
+        "            or False",
+        "what is forgotten is not found",
+        (f"{_LOG}::test_what_only_goes_does_not_stay_in_the_log",),
+    ),
+    Mutant(
+        "change log: segments are left behind",
+        f"{_STATE}/pages.py",
+        "                self._backend.delete_page(LOG_PAGES + number)\n",
+        "                pass\n",
+        "a log ends with its pages",
+        (f"{_LOG}::test_a_long_log_ends_with_its_pages_each_written_once",),
+    ),
+    Mutant(
+        "change log: a restart does not know when its changes are due",
+        f"{_STATE}/pages.py",
+        "            with_times_of(info, log)\n",
+        "            pass\n",
+        "a timer fires at its time",
+        (f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",),
+    ),
+    Mutant(
+        "change log: whoever reads a group does not look into it",
+        "shared/millrace/checkpoints/groups.py",
+        "            if info.number in logged:\n",
+        "            if False:\n",
+        "state as data is that of the batch",
+        (f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",),
+    ),
+    Mutant(
+        "change log: whoever looks up a key does not look into it",
+        "shared/millrace/checkpoints/lookup.py",
+        "        if wanted in changes:\n",
+        "        if False:\n",
+        "what is served is what was committed",
+        (f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",),
+    ),
+    Mutant(
+        "change log: nobody ends that of a group which is left alone",
+        "shared/millrace/host/station.py",
+        "            self._store(turn).end_log()\n",
+        "            self._store(turn)\n",
+        "residues end",
+        (
+            f"{_TESTS}/host/test_station.py::test_a_log_that_nobody_adds_to_ends_within_as_many_batches_as_there_are_groups",
+        ),
     ),
     Mutant(
         "page times: what was noted before counts still",

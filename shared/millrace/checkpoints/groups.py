@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from millrace.state.backend import CommitMetrics
 from millrace.state.cells import (
     SCHEMA_PAGE,
     Cell,
@@ -21,9 +22,10 @@ from millrace.state.cells import (
     read_schemas,
     write_header,
 )
+from millrace.state.change_log import Changes, by_page, changes_of, put_on, segments_of
 from millrace.state.layout import ENCODING_VERSION
 from millrace.state.page import Page
-from millrace.state.page_index import listed_by
+from millrace.state.page_index import PageIndex, listed_by
 from millrace.state.pages import PAGE_BYTES
 
 _MAX_DEPTH = 24
@@ -67,13 +69,28 @@ class StoredGroup:
         return self.pages[number]
 
     def cells(self) -> Iterator[tuple[PageInfo, dict[str, Cell], int]]:
-        """Yield every page: what the header knows of it, the cells of its keys, its size in bytes."""
+        """Yield every page: what is known of it, the cells of its keys as of now, its size in bytes."""
         header = self.read_header
         if header.inline is not None:
             yield header.pages[0], header.inline, len(self.header)
             return
+        logged: dict[int, tuple[PageInfo, list[Changes]]] = {}
+        if header.logged:
+            index = PageIndex(header, lambda _: [], CommitMetrics())
+            logged = by_page(self.changes(), index)
         for info in listed_by(header, self.bytes_of):
-            yield info, self.page(info.number), len(self.pages[info.number])
+            cells = self.page(info.number)
+            if info.number in logged:
+                put_on(cells, logged[info.number][1], info)
+            yield info, cells, len(self.pages[info.number])
+
+    def changes(self) -> list[Changes]:
+        """Return what its log says, of a group that has one; see :func:`changes_of`.
+
+        Raises:
+            StateCorrupted: It cannot be read.
+        """
+        return changes_of(segments_of(lambda numbers: [self.pages.get(number) for number in numbers]))
 
 
 def packed_group(

@@ -9,6 +9,7 @@ from millrace.checkpoints.groups import StoredGroup
 from millrace.host.station import HEADER
 from millrace.state.backend import CommitMetrics
 from millrace.state.cells import SCHEMA_PAGE, read_header
+from millrace.state.change_log import Changes, changes_of, segments_of
 from millrace.state.page_index import PageIndex
 from millrace.state.paged import part_of, part_text
 
@@ -42,13 +43,22 @@ def entry_in(
             group.pages.update(values(missing))
         return [group.bytes_of(number) for number in wanted]
 
+    def find(numbers: Sequence[int]) -> list[bytes | None]:
+        """Return values, those that there are."""
+        there = values(numbers)
+        return [there.get(number) for number in numbers]
+
     def read_pages_of(texts: Sequence[str]) -> None:
+        texts = [text for text in texts if text not in changes]
         numbers = {info.number for info in index.of_keys(texts)} if header.inline is None else set()
         read([SCHEMA_PAGE, *numbers])
 
     def found(wanted: str) -> tuple[KeptEntry, int] | None:
         info = index.of_key(wanted)
-        cell = (group.page(info.number) if header.inline is None else header.inline).get(wanted)
+        if wanted in changes:
+            cell = changes[wanted]
+        else:
+            cell = (group.page(info.number) if header.inline is None else header.inline).get(wanted)
         if cell is None:
             return None
         schema = group.schemas()[info.schema]
@@ -57,6 +67,10 @@ def entry_in(
 
     extents: list[tuple[int, int, str]] = []
     index = PageIndex(header, read, CommitMetrics())
+    changes: Changes = {}
+    if header.logged:
+        for of_segment in changes_of(segments_of(find)):
+            changes |= of_segment
     read_pages_of([text])
     own = found(text)
     if own is None:

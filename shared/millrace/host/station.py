@@ -17,6 +17,7 @@ Nothing here knows an engine: a :class:`StationStore` holds bytes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from millrace.host.chunks import (
     encode_emissions,
     encode_status,
 )
+from millrace.host.collection import collector_paused
 from millrace.host.groups import group_labels, locality_of
 from millrace.host.intake import Brought, Handed, Intake, JsonEvents, control_order, moved
 from millrace.host.key_times import KeyTimes
@@ -63,7 +65,9 @@ SHARED: Final = -1
 TOKEN: Final[At] = (-1, SHARED, 0)
 #: A page that grows past this many bytes is split in two. A small batch changes an entry of each page that it
 #: writes: with small ones it writes less, and reads none, since pages stay at hand.
-STATION_PAGE_BYTES: Final = 2_048
+STATION_PAGE_BYTES: Final = 4_096
+#: A key group's log of changes may become so long before its pages are written.
+LOG_BYTES: Final = 512 << 10
 #: So many bytes of pages stay at hand, unless told otherwise.
 KEPT_BYTES: Final = 256 << 20
 #: So many records of an output go into one chunk.
@@ -242,6 +246,10 @@ class _Group:
                 raise StateCorrupted(f"page {page} of key group {label} of link {link} is missing")
         return found  # type: ignore[return-value]
 
+    def find_pages(self, pages: Sequence[int]) -> list[bytes | None]:
+        link, label = self._link, self._label
+        return self._kept.read([(link, label, page) for page in pages])
+
     def put_page(self, page: int, data: bytes) -> None:
         self._kept.put((self._link, self._label, page), data)
 
@@ -319,19 +327,20 @@ class Station:
         coming: list[list[InputChunk | Handed]] = [[] for _ in self._links]
         status: ClockStatus | None = None
         out: dict[str, list[Emission]] = {}
-        for place, link in enumerate(self._links):
-            if place:
-                brought = Brought(speaks=self._speaks, hands_on=True)
-                brought.status = status
-                link.read(coming[place], brought)
-            status = link.run(brought, settings if place == 0 else None)
-            for onward, chunk in link.emit(out):
-                coming[onward].append(chunk)
-            if brought.forwarded and place + 1 < len(self._links):
-                raws, causes, headers, times = map(list, zip(*brought.forwarded, strict=True))
-                count = len(raws)
-                kinds = bytes([CONTROL]) * count
-                coming[place + 1].append(InputChunk([None] * count, times, kinds, causes, headers, raws))
+        with collector_paused():  # once for all key groups
+            for place, link in enumerate(self._links):
+                if place:
+                    brought = Brought(speaks=self._speaks, hands_on=True)
+                    brought.status = status
+                    link.read(coming[place], brought)
+                status = link.run(brought, settings if place == 0 else None)
+                for onward, chunk in link.emit(out):
+                    coming[onward].append(chunk)
+                if brought.forwarded and place + 1 < len(self._links):
+                    raws, causes, headers, times = map(list, zip(*brought.forwarded, strict=True))
+                    count = len(raws)
+                    kinds = bytes([CONTROL]) * count
+                    coming[place + 1].append(InputChunk([None] * count, times, kinds, causes, headers, raws))
         head.token = os.urandom(12)
         head.ticks = [None if link.tick == NO_WATERMARK else link.tick for link in self._links]
         store.write(TOKEN, encode(head))
@@ -407,6 +416,8 @@ class _RunningLink:
         self._wake: dict[int, Wake] = {}
         #: The key groups that are at hand.
         self._stores: dict[int, PagedStore] = {}
+        #: The key groups in turn: the log of each ends when nobody has come to it for so many batches.
+        self._turns = itertools.cycle(self._labels)
         self._begins = True
         #: Key that emits → its locality, as far as they are remembered.
         self._localities: dict[str, str] = {}
@@ -495,6 +506,10 @@ class _RunningLink:
                 self._wake.pop(label, None)
             else:
                 self._wake[label] = wake
+        turn = next(self._turns)
+        if turn not in of_group:
+            self._store(turn).end_log()
+            self._kept.push()
         if self._has_broadcast:
             self._keep_controls(kept, runner.controls.pass_(kept, ahead, report=self._speaks))
         late, runner.controls.late = runner.controls.late, 0
@@ -507,7 +522,13 @@ class _RunningLink:
         store = self._stores.pop(label, None)
         if store is None:
             group = _Group(self._kept, self._place, label)
-            store = PagedStore(group, self._runner.layout, page_bytes=STATION_PAGE_BYTES, label=label)
+            store = PagedStore(
+                group,
+                self._runner.layout,
+                page_bytes=STATION_PAGE_BYTES,
+                label=label,
+                log_bytes=LOG_BYTES,
+            )
         # The latest used stand last.
         self._stores[label] = store
         return store

@@ -74,6 +74,8 @@ class Header(msgspec.Struct, array_like=True):
             page 0.
         processing_time: The last tick of processing time that the group has seen, ms.
         index_bits: First bits of the hashes that an index page is for, 0 where there are no index pages.
+        logged: Whether there is a log of changes that its pages do not have
+            (see :mod:`millrace.state.change_log`); then it has no index pages.
     """
 
     version: int
@@ -83,6 +85,7 @@ class Header(msgspec.Struct, array_like=True):
     schemas: list[int] = []
     processing_time: int | None = None
     index_bits: int = 0
+    logged: bool = False
 
 
 #: Bits of a key's hash, by the first of which it has its page.
@@ -149,8 +152,10 @@ class _Versioned(msgspec.Struct, array_like=True):
 _decode_first = msgspec.msgpack.Decoder(_Versioned).decode
 #: The version of headers when the engine kept the clock.
 _TIMED: Final = 2
-#: The version of headers that list index pages: an older millrace refuses them, none misreads them.
+#: The versions of headers that list index pages, and of those of a group with a log: an older millrace
+#: refuses them, none misreads them.
 _INDEXED: Final = -ENCODING_VERSION
+_LOGGED: Final = -100 - ENCODING_VERSION
 _decode_flat = msgspec.msgpack.Decoder(_FlatHeader).decode
 _decode_indexed = msgspec.msgpack.Decoder(_IndexedHeader).decode
 
@@ -160,7 +165,8 @@ def write_header(header: Header, listed: list[PageInfo]) -> bytes:
     beside = (header.broadcast, header.schemas, header.processing_time)
     if header.index_bits:
         return encode(_IndexedHeader(_INDEXED, listed, header.index_bits, *beside))
-    return encode(_FlatHeader(header.version, listed, header.inline, *beside))
+    version = _LOGGED if header.logged else header.version
+    return encode(_FlatHeader(version, listed, header.inline, *beside))
 
 
 def read_header(stored: bytes, *, older: bool = False) -> Header:
@@ -179,10 +185,10 @@ def read_header(stored: bytes, *, older: bool = False) -> Header:
             before = msgspec.msgpack.decode(stored, type=_TimedHeader)
             beside = (before.inline, before.broadcast, before.schemas, before.processing_time)
             header = Header(ENCODING_VERSION, before.pages, *beside)
-        elif version == ENCODING_VERSION:
+        elif version in (ENCODING_VERSION, _LOGGED):
             flat = _decode_flat(stored)
             beside = (flat.inline, flat.broadcast, flat.schemas, flat.processing_time)
-            header = Header(version, flat.pages, *beside)
+            header = Header(ENCODING_VERSION, flat.pages, *beside, logged=version == _LOGGED)
         elif version == _INDEXED:
             long = _decode_indexed(stored)
             beside = (None, long.broadcast, long.schemas, long.processing_time)

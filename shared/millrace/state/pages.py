@@ -36,6 +36,18 @@ from millrace.state.cells import (
     summarize,
     write_header,
 )
+from millrace.state.change_log import (
+    LEAST_PAGES,
+    LOG_PAGES,
+    MOST_SEGMENTS,
+    MOST_TIMES,
+    Changes,
+    by_page,
+    changes_of,
+    put_on,
+    segments_of,
+    with_times_of,
+)
 from millrace.state.generations import Schemas
 from millrace.state.layout import ENCODING_VERSION, EntryLayout
 from millrace.state.page import OpenEntry, Page, passed
@@ -91,6 +103,7 @@ class PagedStore:
         layout: How entries are packed.
         page_bytes: Size at which a page is split.
         label: The key group's number: groups are swept at different times.
+        log_bytes: So long the group's log may become before its pages are written; 0: they always are.
 
     Raises:
         StateCorrupted: What is kept is not a key group, or of another version.
@@ -98,7 +111,13 @@ class PagedStore:
     """
 
     def __init__(
-        self, backend: GroupBackend, layout: EntryLayout, *, page_bytes: int = PAGE_BYTES, label: int = 0
+        self,
+        backend: GroupBackend,
+        layout: EntryLayout,
+        *,
+        page_bytes: int = PAGE_BYTES,
+        label: int = 0,
+        log_bytes: int = 0,
     ) -> None:
         self._backend = backend
         self._layout = layout
@@ -126,12 +145,33 @@ class PagedStore:
         self._first: tuple[int, int, int, int] | None = None
         #: The times of all pages, of a store that lives on from batch to batch.
         self._times: PageTimes | None = None
-        #: The pages that have changed.
+        #: The pages that this batch has changed.
         self._changed: dict[Page, None] = {}
+        self._log_bytes = log_bytes
+        #: The entries that this batch has changed.
+        self._changes: Changes = {}
+        #: The segments of the log, and their bytes.
+        self._segments = self._segment_bytes = 0
+        #: The pages whose changes are in the log alone; of those that are not loaded what it has of them.
+        self._unwritten: dict[Page, None] = {}
+        self._unloaded: dict[int, tuple[PageInfo, list[Changes]]] = {}
         self._schemas = Schemas(layout, self._header.schemas, backend)
         self._index = PageIndex(self._header, backend.get_pages, self.metrics)
         if self._schemas.several:
             self._index.all()  # any of them may be in an older schema
+        if self._header.logged:
+            self._read_log()
+
+    def _read_log(self) -> None:
+        """Take note of what the log has, for when the pages are loaded that it is of."""
+        find = getattr(self._backend, "find_pages", None)
+        if find is None:
+            raise StateCorrupted("a key group has a log of changes, which is read in a station alone")
+        segments = segments_of(find)
+        self._segments, self._segment_bytes = len(segments), sum(map(len, segments))
+        self._unloaded = by_page(changes_of(segments), self._index)
+        for info, log in self._unloaded.values():
+            with_times_of(info, log)
 
     def _beside(self) -> tuple[int, int | None]:
         """Return what the header keeps beside the pages."""
@@ -190,6 +230,10 @@ class PagedStore:
             cells = read_page(data, number)
             self.metrics.pages_read += 1
         page = Page(info, cells)
+        if number in self._unloaded:
+            put_on(cells, self._unloaded.pop(number)[1], info)
+            self._note((info,))
+            self._unwritten[page] = None
         if info.schema != self._schemas.now:
             self._renew(page)
         self._loaded[number] = page
@@ -348,12 +392,13 @@ class PagedStore:
         """Find anew when each key is due: how far the process is behind the stream's clock has changed."""
         self._first = None
         for page in self._pages_of(self._index.all()):
-            for cell in page.cells.values():
+            for key, cell in page.cells.items():
                 timer = self._layout.timer(self.decode(cell.body))
                 if timer != cell.timer:
                     cell.timer = timer
                     page.stale = True
                     self._changed[page] = None
+                    self._changes[key] = cell
 
     def due(self, watermark: int) -> list[str]:
         """Return the keys that have a timer or a waiting row at or before ``watermark`` (ms)."""
@@ -423,11 +468,10 @@ class PagedStore:
             self._bring_over()
         self._note(page.info for page in self._changed)
         self._sweep()
-        dirty = list(self._changed)
-        pages = self._write_pages(dirty) if dirty else self._header.pages
-        if dirty or self._beside() != self._beside_before:
-            self._write_header(pages)
+        if (self._changed or self._beside() != self._beside_before) and not self._append():
+            self._write()
         self._changed.clear()
+        self._changes.clear()
         self._beside_before = self._beside()
 
     def _keep(self, key: str, opened: OpenEntry) -> None:
@@ -442,6 +486,7 @@ class PagedStore:
             if before is not None:
                 page.remove(key)
                 self._changed[page] = None
+                self._changes[key] = None
             return
         if len(body) > self.metrics.largest_entry_bytes:
             self._measure(key, len(body))
@@ -450,6 +495,7 @@ class PagedStore:
             cell = self._cell(opened.entry, body, opened.expiry, opened.processing_expiry)
         page.put(key, cell)
         self._changed[page] = None
+        self._changes[key] = cell
 
     def _cell(self, entry: Any, body: bytes | msgspec.Raw, expiry: int, processing_expiry: int) -> Cell:
         layout = self._layout
@@ -516,6 +562,7 @@ class PagedStore:
         if gone:
             for key in gone:
                 del cells[key]
+                self._changes[key] = None
             page.stale = True
             self._changed[page] = None
 
@@ -524,11 +571,69 @@ class PagedStore:
         times = self._layout.expire(entry, line, processing_line, self._processing_time)
         if self._layout.is_empty(entry):
             page.remove(key)
+            self._changes[key] = None
         else:
-            page.put(key, self._cell(entry, self._layout.encode(entry), *times))
+            cell = self._changes[key] = self._cell(entry, self._layout.encode(entry), *times)
+            page.put(key, cell)
         self._changed[page] = None
 
     # -- writing -------------------------------------------------------------------------------
+
+    def _append(self) -> bool:
+        """Add what this batch has changed to the log, and return whether it may be.
+
+        That hangs on what is stored and on the batch alone, not on what is at hand.
+        """
+        header, changed = self._header, self._changed
+        if (
+            not self._log_bytes
+            or self._stored is None
+            or len(header.pages) == 1  # it stands in the header
+            or header.index_bits
+            or self._schemas.several
+            or self._schemas.changed
+            or self._beside() != self._beside_before
+            or self._segments == MOST_SEGMENTS
+            or not any(self._changes.values())  # what has gone is not to stay in the log
+        ):
+            return False
+        pages = header.pages
+        if not self._segments and not LEAST_PAGES <= len(changed) <= len(pages) <= MOST_TIMES * len(changed):
+            return False
+        data = encode(self._changes)
+        if self._segment_bytes + len(data) > min(self._log_bytes, len(pages) * self._page_bytes):
+            return False
+        if not self._segments:
+            header.logged = True
+            self._put_header(write_header(header, pages))
+        self._put(LOG_PAGES + self._segments, data)
+        self._segments += 1
+        self._segment_bytes += len(data)
+        for page in changed:
+            page.settle()
+        self._unwritten.update(changed)
+        self._note(page.info for page in changed)
+        return True
+
+    def end_log(self) -> None:
+        """Write the pages of the log, if there is one, between two batches: nobody may add to it for long."""
+        if self._segments:
+            self._write()
+            self._changed.clear()
+
+    def _write(self) -> None:
+        """Write the pages that have changed, and those of the log, which ends with it."""
+        header = self._header
+        if self._segments:
+            self._pages_of([info for info, _ in self._unloaded.values()])
+            self._changed = {**self._unwritten, **self._changed}
+            self._unwritten.clear()
+            for number in range(self._segments):
+                self._backend.delete_page(LOG_PAGES + number)
+            self._segments = self._segment_bytes = 0
+        dirty = list(self._changed)
+        header.logged = False
+        self._write_header(self._write_pages(dirty) if dirty else header.pages)
 
     def _write_pages(self, dirty: list[Page]) -> list[PageInfo]:
         """Write the pages that changed; split what has grown, fold what is empty; return all pages."""
@@ -599,9 +704,12 @@ class PagedStore:
         touched = (page.info for page in self._changed)
         data = write_header(header, self._index.write(pages, backend, touched))
         if data != self._stored:
-            backend.put_header(data)
-            self._stored = data
-            self.metrics.bytes_written += len(data)
+            self._put_header(data)
+
+    def _put_header(self, data: bytes) -> None:
+        self._backend.put_header(data)
+        self._stored = data
+        self.metrics.bytes_written += len(data)
 
     def _fit(self, page: Page, packed: dict[int, bytes]) -> list[PageInfo]:
         """Split a page as often as its size asks for; return what stands in its place."""

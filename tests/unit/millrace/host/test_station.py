@@ -20,7 +20,7 @@ from millrace import BroadcastContext, Context, arrival, broadcast_state, value_
 from millrace.chaos.memory import FixedClock, StationBytes
 from millrace.checkpoints.reading import opened
 from millrace.checkpoints.reshape import CellRows, GroupPacker, GroupShape, Shared, cell_rows, shared_rows
-from millrace.host import spark_station
+from millrace.host import spark_station, station
 from millrace.host.chunks import WATERMARK, decode_input, decode_output, status_of
 from millrace.host.groups import decode_key, group_labels
 from millrace.host.intake import JsonEvents
@@ -43,7 +43,9 @@ from millrace.host.station import (
     read_head,
 )
 from millrace.process import KeyedProcess, order_of
+from millrace.state import pages as pages_module
 from millrace.state.cells import CLOCK_PAGE, SCHEMA_PAGE, StateCorrupted, encode, read_clock
+from millrace.state.change_log import LOG_PAGES
 from millrace.state.envelope import unwrap
 from millrace.state.keyring import KeyReference, configured_keys, generate_key
 from millrace.time.clock import ClockSettings
@@ -302,6 +304,22 @@ def single(process: KeyedProcess[Any, Any]) -> Topology:
     return Topology({"": Input("", ("user",), "at")}, (Link(process),))
 
 
+@pytest.fixture(params=["pages as they are", "small pages, and logs of them"])
+def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of a few keys, so that groups as small as those of random cases have a log."""
+    if request.param.startswith("small"):
+        log_all(monkeypatch)
+
+
+def log_all(monkeypatch: pytest.MonkeyPatch, log_bytes: int = 700) -> None:
+    """Let every key group of more than one page have a log."""
+    monkeypatch.setattr(station, "STATION_PAGE_BYTES", 100)
+    monkeypatch.setattr(station, "LOG_BYTES", log_bytes)
+    monkeypatch.setattr(pages_module, "LEAST_PAGES", 1)
+    monkeypatch.setattr(pages_module, "MOST_TIMES", 1_000)
+
+
+@pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("start", range(0, CASES, max(1, CASES // 6)))
 def test_random_processes_give_what_memory_gives(start: int) -> None:
     for seed in range(start, min(CASES, start + max(1, CASES // 6))):
@@ -313,6 +331,7 @@ def test_random_processes_give_what_memory_gives(start: int) -> None:
         assert kept <= {CLOCK_PAGE, -2}, f"seed {seed}: {kept} are left"
 
 
+@pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("start", range(0, CASES, max(1, CASES // 6)))
 def test_random_processes_give_the_same_in_several_stations_however_many_they_become(start: int) -> None:
     worked: set[int] = set()
@@ -333,6 +352,7 @@ def test_random_processes_give_the_same_in_several_stations_however_many_they_be
     assert len(worked) > 1
 
 
+@pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("local", [False, True])
 def test_random_topologies_give_what_chains_in_memory_give(local: bool) -> None:
     worked: set[int] = set()
@@ -384,6 +404,7 @@ def test_a_worker_that_finds_another_token_believes_nothing_that_it_has() -> Non
     assert ways == [f">L0[x]{n}" for n in (1, 2, 3)]
 
 
+@pytest.mark.usefixtures("pages")
 def test_what_is_kept_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_STATE_SECRET_KEYS", generate_key())
     keys = configured_keys(None)
@@ -429,6 +450,32 @@ def test_what_has_expired_goes_also_where_nobody_comes_by_again() -> None:
     assert len(headers) == 8
     runs.batch([{"value": value % ("k0", 400_000), "source": "t:0:50"}], controls=False)
     assert len([at for at in runs.store.kept if at[2] == HEADER]) == 1
+
+
+def test_a_log_that_nobody_adds_to_ends_within_as_many_batches_as_there_are_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log_all(monkeypatch, 1 << 20)
+    topology = Topology({"": Input("", ("a",), "at")}, (Link(Remembers()),))
+    runs = Runs(topology, KeyFields((("a", str),), ("at", int)), ClockSettings(0), rng=Always(), key_groups=8)
+    value = '{"a":"%s","b":%d,"c":true,"at":1000}'
+
+    def batch(keys: Iterable[int], number: int) -> None:
+        rows = [{"value": value % (f"k{n}", number), "source": f"t:0:{number}{n}"} for n in keys]
+        runs.batch(rows, controls=False)
+
+    def logged() -> set[int]:
+        return {label for _, label, number in runs.store.kept if number >= LOG_PAGES}
+
+    batch(range(200), 1)
+    batch(range(200), 2)
+    assert len(logged()) >= 7
+    counts = []
+    for number in range(3, 11):
+        batch([0], number)
+        counts.append(len(logged()))
+    assert counts[-1] <= 1
+    assert counts == sorted(counts, reverse=True)
 
 
 def test_groups_without_keys_keep_nothing() -> None:
