@@ -15,7 +15,7 @@ _AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_wher
 MUTANTS: Final = (
     Mutant(
         "ridesharing matching: an attempt has the score of the one before it",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        ride.policy, ride.score = policy, score\n",
         "        ride.policy, ride.score = policy, ride.score or score\n",
         "scores are kept with the attempt",
@@ -48,8 +48,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing matching: an operator gives a rider a driver whom they are never to meet",
         f"{_APP}/operations/by_hand.py",
-        "    if event.driver_id in desk.named(ride.rider_id).blocked:\n",
-        "    if not desk:\n",
+        "    if event.driver_id in region.named(ride.rider_id).blocked:\n",
+        "    if not region:\n",
         "a blocked pair is never matched",
         _CLASSES,
     ),
@@ -119,7 +119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: an offer that ran out teaches nothing",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         '            self._learn(ride, "ignore")\n',
         "            pass\n",
         "who says nothing has not said yes",
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: who is busy has said no",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         'elif attempt == "rejected" and cause != BUSY:',
         'elif attempt == "rejected":',
         "a busy driver says nothing of what they like",
@@ -160,8 +160,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing matching: a window that ends with a block is of the next",
         f"{_APP}/processes/window.py",
-        "plan.arm(desk.region, desk.now - 1)",
-        "plan.arm(desk.region, desk.now)",
+        "plan.arm(region.name, region.now - 1)",
+        "plan.arm(region.name, region.now)",
         "an arm holds for its block",
         _ACCEPTANCE,
     ),

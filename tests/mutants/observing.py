@@ -323,8 +323,8 @@ MUTANTS: Final = (
     Mutant(
         "observer: what its thread takes is not counted",
         f"{_IN}/observer.py",
-        "            with self._counting():\n                self._look()\n",
-        "            if True:\n                self._look()\n",
+        "            with self._counting():\n                self._sample()\n",
+        "            if True:\n                self._sample()\n",
         "what watching takes is counted where it is spent",
         (_OBSERVER,),
     ),
