@@ -139,7 +139,7 @@ def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
         if not isinstance(found, dict):
             raise NotNab(f"{path} is no list of labelled windows: it names no files")
         return {name: [(as_ms(low), as_ms(high)) for low, high in of] for name, of in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise NotNab(f"{path} is no list of labelled windows: {error}") from None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ FORMER: Final = {
     "--note": ("--reason",),
     "--operator": ("--by",),
 }
+#: Options that name a file that is written when all is done, in every command that has them.
+WRITTEN: Final = ("--out", "--markdown")
 #: What may be said for a longer form.
 ALSO: Final = {"--json": ("--format", "json")}
 #: Kind of a value, as the library names it → what stands for it.
@@ -130,6 +134,8 @@ def hold_to(command: Any) -> None:
                 own.add(short)
             if name in METAVARS and not option.is_flag:
                 option.metavar = METAVARS[name]
+            if name in WRITTEN:
+                _look_ahead(option)
         if getattr(option, "is_flag", False):
             option.metavar = ""
         elif option.metavar is None:
@@ -141,6 +147,40 @@ def hold_to(command: Any) -> None:
     }
     if taken:
         _take_also(command, taken)
+
+
+def _look_ahead(option: Any) -> None:
+    """Have it told before a command begins, and not when all is done, that there is no place for its file."""
+    before = option.callback
+
+    def checked(context: Any, parameter: Any, value: Any) -> Any:
+        import typer
+
+        if before is not None:
+            value = before(context, parameter, value)
+        if isinstance(value, Path) and (why := _no_place(value)):
+            raise typer.BadParameter(f"{value} cannot be written: {why}", ctx=context, param=parameter)
+        return value
+
+    option.callback = checked
+
+
+def _no_place(path: Path) -> str:
+    """Return why no file can be made at a path; empty: one can.
+
+    Example:
+        >>> _no_place(Path("/dev/null/report.json")), _no_place(Path("report.json"))
+        ('/dev/null is no folder', '')
+    """
+    try:
+        if path.exists():
+            return ""  # what it may be, and whether it is replaced, is the command's matter
+        there = next(above for above in path.absolute().parents if above.exists())
+    except (OSError, ValueError) as error:  # a name that is too long, or that has a NUL in it
+        return str(getattr(error, "strerror", None) or error)
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to"
 
 
 def _standing_for(option: Any) -> str | None:

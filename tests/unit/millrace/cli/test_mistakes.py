@@ -14,8 +14,9 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
+import pandas as pd
 import pytest
 
 from millrace.cli.commands import examples_of
@@ -33,6 +34,21 @@ _BELOW, _FOLDER = "{below}", "{folder}"
 _BINARY, _DEEP, _EMPTY = "{binary}", "{deep}", "{empty}"
 #: Options that name what is written: there may be a file already.
 _WRITTEN: Final = {"--out", "--markdown", "--exports", "--write", "--rotate", "--results", "--ids", "--scores-dir"}
+#: Files that examples name, so that a mistake is not hidden by one that is not there.
+_TABLES: Final = {
+    "trips.parquet": {
+        "trip_id": ["a", "b"], "pickup_time": ["2008-05-18T03:00Z", "2008-05-24T03:00Z"],
+        "pickup_lat": [37.7, 37.7], "pickup_lon": [-122.4, -122.4], "dropoff_lat": [37.8, 37.8],
+        "dropoff_lon": [-122.4, -122.4], "duration_s": [60.0, 60.0], "cab_id": ["x", "y"],
+    },
+    "gps.parquet": {
+        "cab_id": ["x"], "event_time": ["2008-05-18T03:00Z"], "lat": [37.7], "lon": [-122.4], "occupied": [0],
+    },
+    **{
+        f"{name}.parquet": {"session_id": [1, 1], "item_id": [1, 2], "event_time": [1_000, 2_000]}
+        for name in ("train", "test", "clicks")
+    },
+}  # fmt: skip
 #: Metavar → values that are none of it.
 _NO_VALUES: Final = {
     "TIME": ["x", "2026-13-01", "2026-01-01T25:00"],
@@ -102,34 +118,57 @@ def wrong_paths(place: Any) -> list[str]:
     return [_BELOW, _BINARY, _DEEP, _EMPTY, _FOLDER]
 
 
-def mistakes_of(words: tuple[str, ...], command: Any) -> Iterator[list[str]]:
+class Mistake(NamedTuple):
+    """Arguments of a command with one mistake.
+
+    Attributes:
+        args: What is typed behind the command.
+        about: Of these words one at least is in the message; nothing: any message will do.
+    """
+
+    args: list[str]
+    about: tuple[str, ...] = ()
+
+
+def mistakes_of(words: tuple[str, ...], command: Any) -> Iterator[Mistake]:
     """Yield arguments of a command, each with one mistake."""
     good = example_of(words, command)
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     places = [one for one in command.params if one.param_type_name == "argument"]
-    yield [*good, "--no-such-option"]
+    needed = [arg for one in options if one.required for arg in (long_name(one.opts), "x")]
+    yield Mistake([*good, "--no-such-option"], ("--no-such-option",))
     if not any(place.nargs == -1 for place in places):
-        yield [*good, *(f"surplus-{n}" for n in range(1 + len(places)))]
+        yield Mistake([*good, *(f"surplus-{n}" for n in range(1 + len(places)))])
     if any(place.required for place in places):
-        yield [arg for one in options if one.required for arg in (long_name(one.opts), "x")]
+        yield Mistake(needed)
     for option in options:
+        name = long_name(option.opts)
         if not option.is_flag:
             for value in wrong_values(option):
-                yield [*without(good, option), f"{long_name(option.opts)}={value}"]
+                yield Mistake([*without(good, option), f"{name}={value}"], (name, value or name))
         if option.required:
-            yield without(good, option)
+            yield Mistake(without(good, option), (name,))
     for place in places:
         for value in ["nosuch"] if place.type_descriptor.is_choice else wrong_paths(place):
-            yield [value, *(arg for one in options if one.required for arg in (long_name(one.opts), "x"))]
+            yield Mistake([value, *needed])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that examples and mistakes name."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "binary").write_bytes(bytes(range(256)) * 4)
+    (folder / "deep").write_text("[" * 3_000)
+    (folder / "empty").touch()
+    (folder / "folder").mkdir()
+    for name, columns in _TABLES.items():
+        pd.DataFrame(columns).to_parquet(folder / name)
+    return folder
 
 
 @pytest.fixture
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Yield the files that mistakes name; none of them may start a process or take long."""
-    (tmp_path / "binary").write_bytes(bytes(range(256)) * 4)
-    (tmp_path / "deep").write_text("[" * 3_000)
-    (tmp_path / "empty").touch()
-    (tmp_path / "folder").mkdir()
+def paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Yield the paths that mistakes name; none of them may start a process or take long."""
 
     def starts(*_args: Any, **_more: Any) -> NoReturn:
         raise AssertionError("a process is started")
@@ -140,9 +179,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr(subprocess.Popen, "__init__", starts)
     monkeypatch.setattr(subprocess.Popen, "__del__", lambda _: None)
     before = signal.signal(signal.SIGALRM, is_slow)
-    monkeypatch.chdir(tmp_path)
-    named = {name.strip("{}"): str(tmp_path / name.strip("{}")) for name in (_BINARY, _DEEP, _EMPTY, _FOLDER)}
-    yield {**named, "below": str(tmp_path / "empty" / "none")}
+    monkeypatch.chdir(folder)
+    named = {name.strip("{}"): str(folder / name.strip("{}")) for name in (_BINARY, _DEEP, _EMPTY, _FOLDER)}
+    yield {**named, "below": str(folder / "empty" / "none")}
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
 
@@ -154,7 +193,7 @@ def test_whatever_is_wrong_with_a_command_is_one_line_and_exit_code_2(
     words, command = found
     tried = list(mistakes_of(words, command))
     random.Random(" ".join(words)).shuffle(tried)
-    for args in tried[:_TRIED]:
+    for args, about in tried[:_TRIED]:
         given = [placed(arg, paths) for arg in args]
         signal.alarm(_TOLD_S)
         code, _, errors = run(*words, *given)
@@ -163,6 +202,7 @@ def test_whatever_is_wrong_with_a_command_is_one_line_and_exit_code_2(
         assert code == 2, told
         assert errors.startswith("millrace: "), told
         assert len(errors.strip().splitlines()) == 1, told
+        assert not about or any(placed(word, paths) in errors for word in about), f"about {about}? {told}"
 
 
 def placed(arg: str, paths: dict[str, str]) -> str:
@@ -173,7 +213,7 @@ def placed(arg: str, paths: dict[str, str]) -> str:
 
 
 def test_every_kind_of_mistake_is_made() -> None:
-    tried = [" ".join(args) for words, command in COMMANDS for args in mistakes_of(words, command)]
+    tried = [" ".join(one.args) for words, command in COMMANDS for one in mistakes_of(words, command)]
     assert len(tried) > 3_000
     for part in (
         "--no-such-option",
