@@ -21,6 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from millrace.dashboard.data import AppData
+from millrace_apps.benchmarks.streams import BenchmarkFailed
 from millrace_apps.fraud.app import app as fraud
 from millrace_apps.fraud.cases.app import FraudCasesSettings
 from millrace_apps.fraud.dashboard.data import LabelFigures, labels
@@ -165,7 +166,7 @@ def measured(panel: Panel, files: int, root: Path, *, looks: int = LOOKS) -> Cos
         looks: How often a file comes and is looked for.
 
     Raises:
-        AssertionError: Both ways do not give the same.
+        BenchmarkFailed: Both ways do not give the same.
     """
     draws = random.Random(files)
     folder = root / "tables" / panel.table
@@ -181,7 +182,8 @@ def measured(panel: Panel, files: int, root: Path, *, looks: int = LOOKS) -> Cos
         sql_ms, by_sql = _ms(lambda: asked(table, panel))
         time.sleep(0.6)  # a reader looks at the log twice a second
         fold_ms, folded = _ms(lambda: panel.folded(data))
-        assert dict(folded) == dict(by_sql), f"{panel.table}: fold and query differ"
+        if dict(folded) != dict(by_sql):
+            raise BenchmarkFailed(f"{panel.table}: fold and query differ")
         costs.append((fold_ms, log_ms + sql_ms, log_ms))
     return Cost(files, *(round(median(of), 1) for of in zip(*costs, strict=True)))
 
@@ -197,7 +199,9 @@ def main(args: list[str]) -> None:
             with tempfile.TemporaryDirectory(prefix="millrace-folds-") as folder:
                 cost = measured(panel, files, Path(folder))
             rows = f"{files * ROWS:,}"
-            print(f"{panel.table:<8} {rows:>9} {cost.folded:>8} {cost.by_sql:>8} {cost.by_log:>7}", flush=True)
+            print(
+                f"{panel.table:<8} {rows:>9} {cost.folded:>8} {cost.by_sql:>8} {cost.by_log:>7}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -467,7 +467,7 @@ MUTANTS: Final = (
     Mutant(
         "sizing: points of other sizes are taken",
         "benchmarks/sizing.py",
-        '    if (found["warm"], found["batches"]) != (sizes.warm, sizes.batches):\n',
+        "    if (warm, batches) != (sizes.warm, sizes.batches):\n",
         "    if not found:\n",
         "points of one table are of the same sizes",
         ("tests/unit/benchmarks/test_sizing_points.py",),

@@ -225,7 +225,9 @@ class Persons(PersonWays):
             person.forget_profile()
             self._no_profile(person, ctx)
 
-    def _emit_consents(self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7) -> None:
+    def _emit_consents(
+        self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7
+    ) -> None:
         """Tell a browser of the person what holds for it, too; it comes by the topic of answers."""
         for bit, at_ms, granted in person.register.entries():
             if bit & only:

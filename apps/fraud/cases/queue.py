@@ -257,7 +257,9 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             self._emit_place(case_id, case, "gone", state, ctx)
             self._remember(case_id, case.revision, state)
 
-    def _emit_place(self, case_id: str, case: WaitingCase, place: Place, state: QueueState, ctx: Context) -> None:
+    def _emit_place(
+        self, case_id: str, case: WaitingCase, place: Place, state: QueueState, ctx: Context
+    ) -> None:
         case.place = place
         case.revision += 1
         ctx.emit(

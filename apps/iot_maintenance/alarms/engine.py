@@ -306,7 +306,9 @@ class Engine:
             condition.first = False
             if condition.shelved == ONE_SHOT:
                 condition.shelved = condition.shelve_ends = 0
-                self._record_change(name, condition, rule, "unshelve", reason="shelved once, and now inactive")
+                self._record_change(
+                    name, condition, rule, "unshelve", reason="shelved once, and now inactive"
+                )
             return
         severity = rule.levels[level - 1].severity
         if was:
@@ -443,7 +445,9 @@ class Engine:
 
     def _reject(self, action: Action, rule: CompiledRule | None, why: str) -> None:
         condition = self.alarms.conditions.get(action.alarm) or Condition([])
-        self._record_change(action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action)
+        self._record_change(
+            action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action
+        )
 
     # -- history -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
+from millrace.operations.report import write_parquet
 from millrace_apps.ridesharing.eta.times import Model
 from millrace_apps.ridesharing.eta.training import columns_of, export, train
 from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
@@ -79,8 +80,7 @@ def carry_out(
     say(f"{len(told):,} trips estimated, {took / max(len(told), 1) * 1e3:.2f} ms each")
     rows = _rows(told, judged)
     if scores is not None:
-        scores.parent.mkdir(parents=True, exist_ok=True)
-        rows.to_parquet(scores, index=False)
+        write_parquet(scores, rows)
     return {
         "trained": trained,
         "tested": len(rows),

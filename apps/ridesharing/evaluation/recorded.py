@@ -84,7 +84,10 @@ def read_positions(path: Path) -> pd.DataFrame:
     with _values_of(path):
         frame = frame.assign(
             at_ms=_milliseconds(frame[time]),
-            **{name: frame[of].astype("float64") / scale for name, of in zip(("lat", "lon"), places, strict=True)},
+            **{
+                name: frame[of].astype("float64") / scale
+                for name, of in zip(("lat", "lon"), places, strict=True)
+            },
             occupied=frame["occupied"].astype(int).astype(bool),
             cab_id=frame["cab_id"].astype(str),
         )

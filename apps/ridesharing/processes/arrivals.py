@@ -220,7 +220,13 @@ class Arrivals:
             self._ways.put(request_id, way)
 
     def _begin(
-        self, region: Region, ride: Ride, kind: Literal["pickup", "trip"], place: Place, counts: bool, now: int
+        self,
+        region: Region,
+        ride: Ride,
+        kind: Literal["pickup", "trip"],
+        place: Place,
+        counts: bool,
+        now: int,
     ) -> Expected:
         times = self._pickups if kind == "pickup" else self._trips
         told, expected = times.tell(place, now, ride.driver_id)
@@ -250,7 +256,10 @@ class Arrivals:
             max(region.now, way.seen_ms + round(s * share * 1_000)) for s in (one.seconds, low, high)
         )
         way.said[MOST_TOLD - 1 :] = [arrives]
-        about, by = (ride.request_id, way.driver_id, region.name, way.kind, region.now), one.version or "table"
+        about, by = (
+            (ride.request_id, way.driver_id, region.name, way.kind, region.now),
+            one.version or "table",
+        )
         region.emit("arrivals", Arrival(*about, arrives, not_before, not_after, round(left_m, 1), by))
 
     def _end(self, region: Region, ride: Ride, way: Way) -> None:

@@ -59,8 +59,8 @@ class Sink(Protocol):
 class DispatchRegion:
     """One region at one moment: it alone changes the book, and says what has changed.
 
-    It is the aggregate root of what the book holds: a ride, an offer or a driver is changed by a method of it,
-    which keeps the others in step, sets what is due and tells driver, rider and journal.
+    It is the aggregate root of what the book holds: a ride, an offer or a driver is changed by a method of
+    it, which keeps the others in step, sets what is due and tells driver, rider and journal.
 
     Args:
         book: What is kept of the region.

@@ -560,7 +560,9 @@ def _on_progress(region: DispatchRegion, event: Progress) -> None:
     elif event.stage == "finished":
         cross_border(region, finish_trip(region, ride, "trip finished"))
     else:
-        region.ignore("progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already")
+        region.ignore(
+            "progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already"
+        )
 
 
 def _run_out(region: DispatchRegion, due: int, about: str, mark: int) -> None:

@@ -132,7 +132,9 @@ def grant_wishes(region: DispatchRegion, free: Sequence[FreeCar]) -> None:
         _hand_over(region, driver_id, book.cars[driver_id], wish.region, stay, request_id)
 
 
-def _hand_over(region: DispatchRegion, driver_id: str, car: Car, other: str, stay_ms: int, request_id: str) -> None:
+def _hand_over(
+    region: DispatchRegion, driver_id: str, car: Car, other: str, stay_ms: int, request_id: str
+) -> None:
     book = region.book
     given: dict[str, Any] = {
         "driver_id": driver_id,
@@ -151,7 +153,13 @@ def _hand_over(region: DispatchRegion, driver_id: str, car: Car, other: str, sta
 
 
 def _emit_handover(
-    region: DispatchRegion, other: str, about: str, vehicle_class: str, lat: float, lon: float, given: dict[str, Any]
+    region: DispatchRegion,
+    other: str,
+    about: str,
+    vehicle_class: str,
+    lat: float,
+    lon: float,
+    given: dict[str, Any],
 ) -> None:
     region.book.next_seq()
     said: dict[str, Any] = {

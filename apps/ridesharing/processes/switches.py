@@ -121,6 +121,8 @@ def tell_switches(region: DispatchRegion, kept: Sequence[tuple[str, Switch]], to
             about = switch.command_id, region.name, switch.action, switch.operator, switch.reason
             outcome: Literal["done", "refused"] = "refused" if refused else "done"
             detail = refused or switch.value
-            region.emit("operations", Operation(*about, "", switch.driver_id, "", 0, outcome, detail, region.now))
+            region.emit(
+                "operations", Operation(*about, "", switch.driver_id, "", 0, outcome, detail, region.now)
+            )
             newest = name
     return newest

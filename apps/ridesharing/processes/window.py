@@ -48,7 +48,9 @@ def close_window(
         riders = [_rider(region, ride) for ride in rides]
         demand = demand_per_minute(book, config.rules.half_life_ms)
         drives = None if region.arrivals is None else region.arrivals.drives(riders, free, now)
-        doubts = None if region.acceptance is None else region.acceptance.doubts([car.driver_id for car in free])
+        doubts = (
+            None if region.acceptance is None else region.acceptance.doubts([car.driver_id for car in free])
+        )
         turns = None if region.income is None else region.income.costs(free, book.cars)
         given = problem(riders, free, config.rules, demand, drives, doubts, turns)
         policy = next((policy for start, policy in switches if start <= now), _usual(region))

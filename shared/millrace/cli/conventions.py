@@ -75,8 +75,13 @@ FORMER: Final = {
     "--note": ("--reason",),
     "--operator": ("--by",),
 }
-#: Options that name a file that is written when all is done, in every command that has them.
-WRITTEN: Final = ("--out", "--markdown")
+#: Options that name what is written when all is done, in nearly every command that has them.
+WRITTEN: Final = frozenset(
+    {
+        "--assignments", "--features", "--markdown", "--out", "--recs", "--results", "--scores",
+        "--scores-dir", "--sessions",
+    }
+)  # fmt: skip
 #: What may be said for a longer form.
 ALSO: Final = {"--json": ("--format", "json")}
 #: Kind of a value, as the library names it → what stands for it.
@@ -134,7 +139,7 @@ def hold_to(command: Any) -> None:
                 own.add(short)
             if name in METAVARS and not option.is_flag:
                 option.metavar = METAVARS[name]
-            if name in WRITTEN:
+            if name in WRITTEN or option.metavar in ("FOLDER", "HOST:PORT"):
                 _look_ahead(option)
         if getattr(option, "is_flag", False):
             option.metavar = ""
@@ -150,23 +155,30 @@ def hold_to(command: Any) -> None:
 
 
 def _look_ahead(option: Any) -> None:
-    """Have it told before a command begins, and not when all is done, that there is no place for its file."""
-    before = option.callback
+    """Have it told before a command begins that there is no place for a file, or that a value is none."""
+    before, is_folder = option.callback, option.metavar == "FOLDER"
 
     def checked(context: Any, parameter: Any, value: Any) -> Any:
         import typer
 
         if before is not None:
             value = before(context, parameter, value)
-        if isinstance(value, Path) and (why := _no_place(value)):
-            raise typer.BadParameter(f"{value} cannot be written: {why}", ctx=context, param=parameter)
+        if isinstance(value, Path) and (why := _no_place(value, is_folder=is_folder)):
+            raise typer.BadParameter(f"{value}: {why}", ctx=context, param=parameter)
+        if isinstance(value, str) and value and option.metavar == "HOST:PORT":
+            from millrace.kafka.options import check_addresses
+
+            try:
+                check_addresses(value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error), ctx=context, param=parameter) from None
         return value
 
     option.callback = checked
 
 
-def _no_place(path: Path) -> str:
-    """Return why no file can be made at a path; empty: one can.
+def _no_place(path: Path, *, is_folder: bool = False) -> str:
+    """Return why no file (or folder) can be at a path; empty: one can.
 
     Example:
         >>> _no_place(Path("/dev/null/report.json")), _no_place(Path("report.json"))
@@ -174,13 +186,14 @@ def _no_place(path: Path) -> str:
     """
     try:
         if path.exists():
-            return ""  # what it may be, and whether it is replaced, is the command's matter
+            # Whether a file is replaced, and what else it may be, is the command's matter.
+            return "it is no folder" if is_folder and not path.is_dir() else ""
         there = next(above for above in path.absolute().parents if above.exists())
     except (OSError, ValueError) as error:  # a name that is too long, or that has a NUL in it
         return str(getattr(error, "strerror", None) or error)
     if not there.is_dir():
         return f"{there} is no folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to"
+    return "" if is_folder or os.access(there, os.W_OK) else f"{there} may not be written to"
 
 
 def _standing_for(option: Any) -> str | None:

@@ -118,7 +118,7 @@ def publish(
 
     Example: millrace rules fraud publish rules.yaml --state active --reason "card testing"
     """
-    from millrace.cli.rules_shown import show_tried, show_state
+    from millrace.cli.rules_shown import show_state, show_tried
     from millrace.operations.sending import now_ms, who
 
     of = _of(ctx)
@@ -164,7 +164,7 @@ def set_state(
 
     Example: millrace rules fraud set tested paused
     """
-    from millrace.cli.rules_shown import show_tried, show_state
+    from millrace.cli.rules_shown import show_state, show_tried
     from millrace.operations.sending import now_ms, who
     from millrace.rules import SetRuleState
 
@@ -198,7 +198,7 @@ def approve(
 
     Example: millrace rules fraud approve tested --by bob
     """
-    from millrace.cli.rules_shown import show_proposal, show_tried, show_state
+    from millrace.cli.rules_shown import show_proposal, show_state, show_tried
     from millrace.errors import UserError
     from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms, who

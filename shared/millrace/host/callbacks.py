@@ -1,4 +1,4 @@
-"""One callback at a time, each atomic: what is late, what a timer is called with, what a failure takes back."""
+"""One callback at a time, each atomic: of an event, of a late one, of a timer; a failure is taken back."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ class Rollback:
         return found or (self._body, self._expiry, self._processing_expiry)
 
     def restore(self, cursor: Cursor) -> None:
+        """Put the entry back as it was when the snapshot was taken."""
         entry = cursor.entry = self._new() if self._body is None else self._store.decode(self._body)
         cursor.min_expiry, cursor.min_processing_expiry = self._expiry, self._processing_expiry
         cursor.soonest_processing = soonest(entry.processing_timers_)

@@ -1,12 +1,12 @@
 """The Spark host: a process over key groups inside ``transformWithState``.
 
 :func:`keyed` takes any streaming DataFrame and gives it a key and an event time
-(:mod:`millrace.host.spark_streams`); :meth:`KeyedStream.process` runs a :class:`~millrace.KeyedProcess` over it
-and returns its outputs as DataFrames (:mod:`millrace.host.spark_processed`). The plan is: find key, time and key
-group in workers that pack events (:mod:`millrace.host.packing`) → shuffle by key group → one Python call per
-group and batch, whose outputs come as chunks (:mod:`millrace.host.chunks`). Spark is told of no watermark and
-keeps no timers: the groups keep the clock themselves (:mod:`millrace.time.clock`). Event decoding and all meaning
-are in the worker, in :mod:`millrace.host.runner`.
+(:mod:`millrace.host.spark_streams`); :meth:`KeyedStream.process` runs a :class:`~millrace.KeyedProcess` over
+it and returns its outputs as DataFrames (:mod:`millrace.host.spark_processed`). The plan is: find key, time
+and key group in workers that pack events (:mod:`millrace.host.packing`) → shuffle by key group → one Python
+call per group and batch, whose outputs come as chunks (:mod:`millrace.host.chunks`). Spark is told of no
+watermark and keeps no timers: the groups keep the clock themselves (:mod:`millrace.time.clock`). Event
+decoding and all meaning are in the worker, in :mod:`millrace.host.runner`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which timers of a key fire, and when: by the watermark, by the key's own events, at ticks, at the end of time."""
+"""Which timers of a key fire: by the watermark, by the key's own events, at ticks, at the end of time."""
 
 from __future__ import annotations
 

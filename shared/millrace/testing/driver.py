@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from millrace.host.callbacks import TIMERS, Domain
 from millrace.host.groups import encode_key
 from millrace.host.memory import Event, MemoryHost
 from millrace.host.memory_chain import MemoryChain, event_of
-from millrace.host.callbacks import TIMERS, Domain
 from millrace.host.runner import Emission
 from millrace.outputs import output_types
 from millrace.process import Key, KeyedProcess

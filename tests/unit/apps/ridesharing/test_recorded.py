@@ -28,7 +28,13 @@ POSITIONS = {
     "lon": [8.0, 8.1],
     "occupied": [0, 1],
 }
-IN_E5 = {"cab_id": [1, 2], "ts": [0, 60], "lat_e5": [5_000_000, 5_010_000], "lon_e5": [8, 9], "occupied": [0, 1]}
+IN_E5 = {
+    "cab_id": [1, 2],
+    "ts": [0, 60],
+    "lat_e5": [5_000_000, 5_010_000],
+    "lon_e5": [8, 9],
+    "occupied": [0, 1],
+}
 _END_MS = 1 << 50
 
 
@@ -42,7 +48,10 @@ def written(folder: Path, columns: dict[str, list[Any]], suffix: str) -> Path:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_what_is_right_is_read_of_both_kinds_of_files(tmp_path: Path, suffix: str) -> None:
     requests = read_requests(written(tmp_path, TRIPS, suffix), 0, _END_MS)
-    assert [(r.request_id, r.lat, r.duration_ms) for r in requests] == [("a", 50.0, 60_000), ("b", 50.1, 61_000)]
+    assert [(r.request_id, r.lat, r.duration_ms) for r in requests] == [
+        ("a", 50.0, 60_000),
+        ("b", 50.1, 61_000),
+    ]
     assert requests[1].at_ms - requests[0].at_ms == 60_000
     told = read_positions(written(tmp_path, POSITIONS, suffix))
     assert told.to_dict("list") == {
