@@ -127,7 +127,7 @@ def test_a_look_at_state_that_fails_does_not_end_the_observer(
     monkeypatch.setattr(module, "sampled_state", broken)
     seen = observed(tmp_path)
     seen._monitor.progressed(progress(0))
-    seen._look()
+    seen._sample()
     kept = read_figures(tmp_path)
     assert kept is not None
     assert (kept.batch, kept.state) == (0, {})
