@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.local.home import demo_path
 from millrace.demo import (
     CatchUp,
     DemoOptions,
@@ -22,7 +23,6 @@ from millrace.demo import (
     Settling,
     delete_demo_topics,
     demo_folder,
-    demo_path,
     demo_settings,
     sent_by,
     start_generator,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millrace.local.home import demo_path
 from millrace.checkpoints.state_files import PartitionFiles
 from millrace.errors import UserError
 from millrace.runtime.clock_files import read_watermark
@@ -287,7 +288,9 @@ def locate(target: str) -> Checkpoint:
     if root is None:
         raise CheckpointError(f"there is no folder {target} and no app of that name")
     if not (root / "checkpoint" / "offsets").is_dir():
-        raise CheckpointError(f"{target} has no checkpoint in {root}: run it first")
+        demo = demo_path(target)
+        other = f", or name that of its last demo: {demo}" if (demo / "checkpoint" / "offsets").is_dir() else ""
+        raise CheckpointError(f"{target} has no checkpoint in {root}: run it first{other}")
     return Checkpoint(root, root / "checkpoint")
 
 

@@ -108,7 +108,7 @@ def _spec(name: str) -> tuple[App, DemoSpec]:
 def _together(name: str, options: DemoOptions, port: int | None) -> None:
     """Run the demos of several apps at once."""
     from millrace.console.live import LiveView
-    from millrace.demo import demo_path
+    from millrace.local.home import demo_path
     from millrace.demo_together import ALL, Member, run_together
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import quick_check
@@ -132,7 +132,8 @@ def _together(name: str, options: DemoOptions, port: int | None) -> None:
 def _alone(name: str, options: DemoOptions) -> None:
     """Run the demo of one app."""
     from millrace.console.live import LiveView
-    from millrace.demo import demo_path, run_demo
+    from millrace.demo import run_demo
+    from millrace.local.home import demo_path
     from millrace.runtime.doctor import quick_check
 
     application, spec = _spec(name)
