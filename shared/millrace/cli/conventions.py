@@ -33,6 +33,7 @@ METAVARS: Final = {
     "--config": "FILE",
     "--ends-after": "DURATION",
     "--every": "DURATION",
+    "--exports": "FOLDER",
     "--feedback-delay": "DURATION",
     "--folder": "FOLDER",
     "--for": "DURATION",
@@ -48,6 +49,7 @@ METAVARS: Final = {
     "--quiet-for": "DURATION",
     "--registry": "URI",
     "--root": "FOLDER",
+    "--scores-dir": "FOLDER",
     "--seed": "N",
     "--set": "KEY=VALUE",
     "--settle": "DURATION",
@@ -139,12 +141,14 @@ def hold_to(command: Any) -> None:
                 own.add(short)
             if name in METAVARS and not option.is_flag:
                 option.metavar = METAVARS[name]
-            if name in WRITTEN or option.metavar in ("FOLDER", "HOST:PORT"):
-                _look_ahead(option)
         if getattr(option, "is_flag", False):
             option.metavar = ""
         elif option.metavar is None:
             option.metavar = _standing_for(option)
+        if option.param_type_name == "option" and (
+            long_name(option.opts) in WRITTEN or option.metavar in ("FOLDER", "HOST:PORT")
+        ):
+            _look_ahead(option)
     taken = {
         former: tuple(today)
         for former, today in (FORMER | ALSO).items()

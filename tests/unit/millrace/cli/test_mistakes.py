@@ -33,7 +33,7 @@ _NO_FILE = "/nowhere/millrace/none.yaml"
 _BELOW, _FOLDER = "{below}", "{folder}"
 _BINARY, _DEEP, _EMPTY = "{binary}", "{deep}", "{empty}"
 #: Options that name what is written: there may be a file already.
-_WRITTEN: Final = WRITTEN | {"--exports", "--ids", "--rotate", "--write"}
+_WRITTEN: Final = WRITTEN | {"--ids", "--rotate", "--write"}
 #: Files that examples name, so that a mistake is not hidden by one that is not there.
 _TABLES: Final = {
     "trips.parquet": {
@@ -124,7 +124,7 @@ def mistakes_of(words: tuple[str, ...], command: Any) -> Iterator[list[str]]:
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     places = [one for one in command.params if one.param_type_name == "argument"]
     needed = [arg for one in options if one.required for arg in (long_name(one.opts), "x")]
-    yield [*good, "--no-such-option"]
+    yield ["--no-such-option", *good]
     if not any(place.nargs == -1 for place in places):
         yield [*good, *(f"surplus-{n}" for n in range(1 + len(places)))]
     if any(place.required for place in places):
