@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.local.home import demo_path
 from millrace.demo import (
     CatchUp,
     DemoOptions,
@@ -28,6 +27,7 @@ from millrace.demo import (
     start_generator,
 )
 from millrace.errors import MillraceError, UserError
+from millrace.local.home import demo_path
 from millrace.runtime.apps import App, with_sent_times
 from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.keeping import KeptJob

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.local.home import demo_path
 from millrace.checkpoints.state_files import PartitionFiles
 from millrace.errors import UserError
+from millrace.local.home import demo_path
 from millrace.runtime.clock_files import read_watermark
 from millrace.runtime.contract import CONTRACT_FILE
 
@@ -289,7 +289,8 @@ def locate(target: str) -> Checkpoint:
         raise CheckpointError(f"there is no folder {target} and no app of that name")
     if not (root / "checkpoint" / "offsets").is_dir():
         demo = demo_path(target)
-        other = f", or name that of its last demo: {demo}" if (demo / "checkpoint" / "offsets").is_dir() else ""
+        has_one = (demo / "checkpoint" / "offsets").is_dir()
+        other = f", or name that of its last demo: {demo}" if has_one else ""
         raise CheckpointError(f"{target} has no checkpoint in {root}: run it first{other}")
     return Checkpoint(root, root / "checkpoint")
 

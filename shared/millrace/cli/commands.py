@@ -314,7 +314,9 @@ def commands(
         if not check:
             write_text(write, page)
             typer.echo(f"wrote  {write}")
-        elif not write.exists() or write.read_text(encoding="utf-8", errors="replace") != page:
+        elif not write.exists():
+            raise UserError(f"there is no {write} to be checked: leave --check out, and it is written")
+        elif write.read_text(encoding="utf-8", errors="replace") != page:
             typer.echo(f"{write} does not show the commands as they are; --write it anew")
             raise typer.Exit(1)
         return

@@ -108,8 +108,8 @@ def _spec(name: str) -> tuple[App, DemoSpec]:
 def _together(name: str, options: DemoOptions, port: int | None) -> None:
     """Run the demos of several apps at once."""
     from millrace.console.live import LiveView
-    from millrace.local.home import demo_path
     from millrace.demo_together import ALL, Member, run_together
+    from millrace.local.home import demo_path
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import quick_check
     from millrace.runtime.installed import list_apps

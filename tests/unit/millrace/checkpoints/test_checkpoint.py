@@ -192,7 +192,7 @@ def test_an_app_that_has_not_run_is_told_with_its_last_demo(
 ) -> None:
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="fraud has no checkpoint in .*: run it first$"):
+    with pytest.raises(CheckpointError, match=r"fraud has no checkpoint in .*: run it first$"):
         locate("fraud")
     demo = tmp_path / "home" / "demo" / "fraud"
     shutil.copytree(kept.folder, demo / "checkpoint")

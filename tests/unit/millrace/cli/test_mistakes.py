@@ -133,7 +133,7 @@ def mistakes_of(words: tuple[str, ...], command: Any) -> Iterator[list[str]]:
         name = long_name(option.opts)
         if not option.is_flag and not (name == "--ledger" and "--sample" in good):  # of a sample none is kept
             for value in wrong_values(option):
-                yield [*without(good, option), f"{name}={value}"]
+                yield [f"{name}={value}", *without(good, option)]
         if option.required:
             yield without(good, option)
     for place in places:
