@@ -80,7 +80,7 @@ FORMER: Final = {
 #: Options that name what is written when all is done, in nearly every command that has them.
 WRITTEN: Final = frozenset(
     {
-        "--assignments", "--features", "--markdown", "--out", "--recs", "--results", "--scores",
+        "--assignments", "--features", "--markdown", "--out", "--points", "--recs", "--results", "--scores",
         "--scores-dir", "--sessions",
     }
 )  # fmt: skip
