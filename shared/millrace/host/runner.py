@@ -10,14 +10,13 @@ another and not objects that call one another, since each of these calls would b
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millrace.batch import Batch
 from millrace.host.batch_call import BatchCall, Lives, split_batch
+from millrace.host.garbage_collection import collector_paused
 from millrace.host.groups import context_key
 from millrace.host.key_runner import KeyRunner, StreamTime
 from millrace.host.rows import (
@@ -113,7 +112,7 @@ class Runner(KeyRunner):
         if tick:
             due.update(dict.fromkeys(store.due_processing(processing_time)))
         store.fetch(rows)
-        with _collector_paused():
+        with collector_paused():
             if self._batched and rows:
                 rows = self._run_together(store, rows, due, watermark)
             for key, of_key in rows.items():
@@ -210,7 +209,7 @@ class Runner(KeyRunner):
         """
         self._bound = bound_ms
         try:
-            with _collector_paused():
+            with collector_paused():
                 for key, of_key in rows.items():
                     self._run_key(store, key, in_order(of_key), NO_WATERMARK, tick=False)
         finally:
@@ -236,21 +235,3 @@ def _numbered(rows: Sequence[int]) -> list[int] | None:
 
 class _TimerInBatch(Exception):
     """A timer that ``process_batch`` sets is due at once."""
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Put off the search for reference cycles.
-
-    A batch's entries and emissions stay until its end. The collector, which is called for every 700
-    objects more, would look at them again and again and find nothing: a quarter of all time. What
-    cycles a process makes are found after the batch.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
