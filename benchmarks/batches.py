@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.errors import MillraceError
 from millrace.runtime.apps import load_app
 from millrace.runtime.settings import load_settings
-from millrace.errors import MillraceError
 
 JOBS: Final = ("w1", "fraud", "clickstream", "iot", "ridesharing")
 _DRIVER: Final = Path(__file__).resolve().parent / "drivers" / "small_batches.py"
