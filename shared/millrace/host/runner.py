@@ -23,7 +23,17 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from millrace.batch import Batch
-from millrace.dead_letters import NOT_JSON, DeadLetter, error_digest, kept_of, one_line, position, reason_of
+from millrace.dead_letters import (
+    NOT_JSON,
+    DeadLetter,
+    check_given,
+    error_digest,
+    kept_of,
+    one_line,
+    position,
+    reason_of,
+    shortened,
+)
 from millrace.host.batch_call import BatchCall, Lives, split_batch
 from millrace.host.controls import Controls
 from millrace.host.groups import context_key
@@ -375,7 +385,7 @@ class Runner:
             reason=reason,
             stage=stage,
             process=self._name,
-            error=one_line(error) if isinstance(error, BaseException) else error,
+            error=one_line(error) if isinstance(error, BaseException) else shortened(error),
             error_digest=error_digest(error) if isinstance(error, BaseException) else "",
             key=key,
             event_time_ms=event_time,
@@ -988,6 +998,7 @@ class Runner:
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
             raise ProcessDefinitionError(f"{self._name}: dead_letter() is for events, a timer has none")
+        check_given(reason, error)
         if not self._muted:
             index = self._index.get("dead_letters", 0)
             self._index["dead_letters"] = index + 1
