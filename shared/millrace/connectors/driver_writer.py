@@ -188,7 +188,9 @@ class DriverWriter:
             columns, misfits = typed.fitting(rows)
             aside(f"{self._app_id}:{name}:at once", batch_id, misfits)
         if not isinstance(to, Upsert) and (already := self._written.get(name)):
-            columns = columns.filter(pa.array([one not in already for one in columns["_event_id"].to_pylist()]))
+            columns = columns.filter(
+                pa.array([one not in already for one in columns["_event_id"].to_pylist()])
+            )
         table.add(columns, batch_id)
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
@@ -212,7 +214,9 @@ class DriverWriter:
     def _aside(self, output: str, name: str) -> PutAside | None:
         """Return what puts records aside that a table cannot take; ``None``: there is no place for them."""
         link = output.rpartition(".")[0]
-        of = next((o for o in (f"{link}.dead_letters", "dead_letters", *self._letters) if o in self._letters), None)
+        of = next(
+            (o for o in (f"{link}.dead_letters", "dead_letters", *self._letters) if o in self._letters), None
+        )
         if of is None or is_dead_letters(output):
             return None
         place = self._letters[of]
@@ -227,7 +231,7 @@ class DriverWriter:
                 "table %s: %d records of batch %d have values that are not of their columns' types; they are "
                 "in %s", name, len(misfits), batch_id, place,
             )  # fmt: skip
-            # By a name that no savepoint takes for the query's own: it may come behind later batches' letters.
+            # By a name that no savepoint takes for the query's own: later batches' letters may come before.
             table.append(batch_id, as_rows(letters, self._written.get(place, ())), app_id.replace(":", "/"))
 
         return put_aside

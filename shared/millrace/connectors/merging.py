@@ -70,8 +70,8 @@ class WaitingTable:
         make: Opens or makes it, with all columns that its rows have.
         app_id: Identity of the query for this table.
         keeps: Whether rows are kept on the disk before they are brought in; else each batch's are at once.
-        put_aside: Takes records that do not fit the table, before the others of their batch are brought in, and
-            those of a batch any number of times; ``None``: with one of them, none is brought in.
+        put_aside: Takes records that do not fit the table, before the others of their batch are brought in,
+            and the same ones any number of times; ``None``: with one of them, none is brought in.
     """
 
     #: Whether rows wait a while, so that those of several batches are brought in together.
@@ -198,8 +198,8 @@ class WaitingTable:
         except MISFIT as error:
             if self._put_aside is None:
                 raise MergeFailed(
-                    f"a record of batch {batch_id} has a value that is not of its column's type ({error}), and "
-                    "there is no table of dead letters to put it aside in"
+                    f"a record of batch {batch_id} has a value that is not of its column's type ({error}), "
+                    "and there is no table of dead letters to put it aside in"
                 ) from error
         found, misfits = read_fitting(rows)
         self._put_aside(app_id, batch_id, misfits)

@@ -151,13 +151,15 @@ class Router:
             self.on_batch(batch_id, counts)
 
     def _write_large(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
-        """Write a large batch; one with records that a table cannot take as a small one, which sets them aside."""
+        """Write a large batch; as a small one where a table cannot take some of its records."""
         try:
             return self.large.write(batch, batch_id)
         except Exception as error:  # which of Spark's it is hangs on where it was found
             if RecordMisfits.__name__ not in str(error):
                 raise
-            log.warning("batch %d has records that a table cannot take: it is written by the driver", batch_id)
+            log.warning(
+                "batch %d has records that a table cannot take: it is written by the driver", batch_id
+            )
             return self.small.write(batch, batch_id)
 
     def close(self) -> None:

@@ -144,7 +144,7 @@ def read_fitting(rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
 def in_halves(
     count: int, read_part: Callable[[int, int], pa.Table]
 ) -> tuple[list[pa.Table], list[tuple[int, Exception]]]:
-    """Read rows in as few parts as can be read, in their order; return them, and which rows cannot be, and why.
+    """Read rows in as few parts as can be read; return these in order, which rows cannot be, and why.
 
     Args:
         count: How many rows there are.

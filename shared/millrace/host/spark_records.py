@@ -98,9 +98,7 @@ class TypedColumns:
 
     def fitting(self, chunk: OutputChunk) -> tuple[pa.Table, list[Misfit]]:
         """Return records as :meth:`table` does, without those that do not fit its columns, and these."""
-        parts, misfits = in_halves(
-            len(chunk.payloads), lambda first, end: self.table(chunk.part(first, end))
-        )
+        parts, misfits = in_halves(len(chunk.payloads), lambda first, end: self.table(chunk.part(first, end)))
         return pa.concat_tables(parts) if parts else self.schema.empty_table(), [
             Misfit(chunk.event_ids[place], chunk.times[place], chunk.payloads[place], error)
             for place, error in misfits

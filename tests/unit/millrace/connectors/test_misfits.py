@@ -1,4 +1,4 @@
-"""Records with values that their columns cannot have: they become dead letters, and the others are in their table.
+"""Records with values that their columns cannot have become dead letters; the others are in their table.
 
 The oracle judges a value by Python's own types; the writer never looks at them, only at JSON.
 """
@@ -16,14 +16,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from millrace.checkpoints import positions
 from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.merging import MergeFailed, open_with_waiting, rows_waiting, waiting_files
 from millrace.connectors.misfits import OfOtherType
-from millrace.connectors.router import DeadLetterLimit, Outputs
+from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.dead_letters import DeadLetter
 from millrace.dead_letters.letters import DeadLetterTable
 from millrace.host import spark_records
 from millrace.host.chunks import encode_emissions
+from millrace.host.json_columns import RecordMisfits
 from millrace.host.rows import Emission
 from millrace.query.catalog import AppTable
 from millrace.query.tables import asking
@@ -72,7 +74,8 @@ def writer(folder: Path, *, wait_s: float = NEVER, letters: bool = True, app_id:
 def batch(*clicks: Click, letters: int = 0, number: int = 0) -> Any:
     """A batch as the state operator gives it, with dead letters of its own."""
     emissions = [
-        Emission("main", f"e{c.revision}", f"1:{c.user}", c.revision, True, msgspec.json.encode(c)) for c in clicks
+        Emission("main", f"e{c.revision}", f"1:{c.user}", c.revision, True, msgspec.json.encode(c))
+        for c in clicks
     ]
     own = msgspec.json.encode(DeadLetter("process_error", "process", "P", "it failed", value=b"{}"))
     emissions += [Emission("dead_letters", f"l{number}-{n}", "1:a", 5, False, own) for n in range(letters)]
@@ -116,8 +119,8 @@ def test_whoever_looks_meanwhile_sees_the_rows_that_fit(tmp_path: Path) -> None:
     _, waits = open_with_waiting(tmp_path / "newest")
     assert [row["user"] for rows in waits for row in rows.to_pylist()] == ["a"]
     table = AppTable("app", "all", tmp_path / "all")
-    with asking("SELECT count FROM all", [table], app="app") as answer:
-        assert [list(row) for row in answer.rows] == [[5]]
+    with asking('SELECT "count" FROM app."all"', [table], {}, "app") as answer:
+        assert [row for part in answer.batches() for row in part.to_pylist()] == [{"count": 5}]
     into.close()
 
 
@@ -127,16 +130,77 @@ def test_without_a_place_for_it_the_job_says_what_is_wrong_and_loses_nothing(
 ) -> None:
     into = writer(tmp_path, wait_s=wait_s, letters=False)
     into.prepare()
-    with pytest.raises((MergeFailed, OfOtherType), match=r"not of its column's type.*no table of dead letters"):
-        into.write(batch(Click("a", 1, 5), Click("b", 2, 1.5)), 0)
+    wrong = batch(Click("a", 1, 5), Click("b", 2, 1.5))
+
+    def written() -> None:
+        into.write(wrong, 0)
         into.flush()
+
+    with pytest.raises((MergeFailed, OfOtherType), match=r"not of its column's type.*no table of dead"):
+        written()
     # Whoever gives it one goes on.
     into = writer(tmp_path, wait_s=wait_s)
     into.prepare()
-    into.write(batch(Click("a", 1, 5), Click("b", 2, 1.5)), 0)
+    into.write(wrong, 0)
     into.close()
     assert [row["user"] for row in found_in(tmp_path, "all")] == ["a"]
     assert len(found_in(tmp_path, "dead_letters")) == 2
+
+
+def test_those_of_a_later_batch_may_be_put_aside_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_records, "_AT_ONCE", 1)
+    into = writer(tmp_path)
+    into.prepare()
+    into.write(batch(Click("a", 1, 1.5)), 0)  # is read behind the batch
+    into.write(batch(Click("b", 2, 1.5), Click("c", 3, 1.5)), 1)  # at once
+    into.close()
+    letters = found_in(tmp_path, "dead_letters")
+    assert sorted(msgspec.json.decode(letter["value"])["user"] for letter in letters) == [*"aabbcc"]
+
+
+def test_a_savepoint_goes_by_the_batches_that_the_table_of_dead_letters_has(tmp_path: Path) -> None:
+    into = writer(tmp_path, app_id="app:inc1")
+    into.prepare()
+    for number in range(3):
+        into.write(batch(Click("a", number + 1, 1.5), letters=1, number=number), number)
+    into._tables["dead_letters"].merge()
+    own = DeltaTable(str(tmp_path / "dead_letters")).version()
+    into.close()
+    # Behind those of batch 2 stand records of batches 0 to 2; the table of after batch 1 has none of either.
+    found = positions.position_of(tmp_path / "dead_letters", "delta", "inc1", 1)
+    assert found is not None
+    assert found.version == own - 1
+    assert positions.last_written(tmp_path / "dead_letters", "delta", "inc1") == 2
+
+
+def test_a_large_batch_is_written_by_the_driver_where_a_table_cannot_take_some_of_it() -> None:
+    wrote: list[str] = []
+
+    class Writer:
+        def __init__(self, name: str, error: Exception | None = None) -> None:
+            self.name, self.error = name, error
+
+        def write(self, _batch: Any, _batch_id: int) -> dict[str, int]:
+            wrote.append(self.name)
+            if self.error is not None:
+                raise self.error
+            return {"main": 9}
+
+        def flush(self) -> None:
+            """Nothing waits."""
+
+        close = flush
+
+    told = RuntimeError(f"Traceback …\nmillrace.host.json_columns.{RecordMisfits.__name__}: …")
+    router = Router(Writer("driver"), Writer("spark", told), driver_write_max_records=5)
+    router(SimpleNamespace(), 0)  # type: ignore[arg-type]
+    router(SimpleNamespace(), 1)  # type: ignore[arg-type]
+    assert wrote == ["driver", "spark", "driver"]
+    router.large = Writer("spark", RuntimeError("the disk is full"))
+    with pytest.raises(RuntimeError, match="full"):
+        router(SimpleNamespace(), 2)  # type: ignore[arg-type]
 
 
 def test_rows_of_a_table_that_is_not_written_any_more(tmp_path: Path) -> None:
@@ -145,7 +209,11 @@ def test_rows_of_a_table_that_is_not_written_any_more(tmp_path: Path) -> None:
     into.write(batch(Click("a", 1, 5), Click("b", 2, 2**63)), 0)
     stream: Any = SimpleNamespace(types={"dead_letters": DeadLetter})
     DriverWriter(
-        Outputs(stream, {"dead_letters": "dead_letters"}), lambda t: str(tmp_path / t), {}, "a", DeadLetterLimit()
+        Outputs(stream, {"dead_letters": "dead_letters"}),
+        lambda t: str(tmp_path / t),
+        {},
+        "a",
+        DeadLetterLimit(),
     ).prepare()
     assert [row["user"] for row in found_in(tmp_path, "all")] == ["a"]
     assert len(found_in(tmp_path, "dead_letters")) == 2
@@ -156,10 +224,18 @@ def test_objects_larger_than_what_is_read_at_once() -> None:
         text: str
         n: int
 
-    payloads = [msgspec.json.encode(Long("ä" * size, size)) for size in (5_000_000, 1, 6_000_000, 2, 4_500_000)]
+    payloads = [
+        msgspec.json.encode(Long("ä" * size, size)) for size in (5_000_000, 1, 6_000_000, 2, 4_500_000)
+    ]
     rows = spark_records.TypedColumns(Long)
     chunk = spark_records.OutputChunk(["e"] * 5, ["1:a"] * 5, [1] * 5, b"\x01" * 5, payloads)
-    assert [len(text) for text in rows.table(chunk)["text"].to_pylist()] == [5_000_000, 1, 6_000_000, 2, 4_500_000]
+    assert [len(text) for text in rows.table(chunk)["text"].to_pylist()] == [
+        5_000_000,
+        1,
+        6_000_000,
+        2,
+        4_500_000,
+    ]
 
 
 class History:
@@ -185,7 +261,9 @@ class History:
         chance, made = self.chance, []
         for _ in range(chance.randrange(1, 7)):
             count = chance.choice(COUNTS if chance.random() < 0.3 else FITTING)
-            made.append(Click(chance.choice("abc"), len(self.clicks) + len(made), count, chance.choice((None, 0.5))))
+            made.append(
+                Click(chance.choice("abc"), len(self.clicks) + len(made), count, chance.choice((None, 0.5)))
+            )
         own = chance.randrange(3)
         if chance.random() < 0.4:
             self.cut_off()
@@ -202,7 +280,10 @@ class History:
 
     def cut_off(self) -> None:
         chance = self.chance
-        point, fault = chance.choice(("keep", "append", "merge", "unlink")), chance.choice((Cut(), OSError("full")))
+        point, fault = (
+            chance.choice(("keep", "append", "merge", "unlink")),
+            chance.choice((Cut(), OSError("full"))),
+        )
         self.faults.arm(point, chance.randrange(5), fault, after=chance.random() < 0.5)
 
     def again(self) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace import Context, KeyedProcess, Timer, arrival, deduplicate, side_output, value_state
+from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.batch import Batch
 from millrace.host.key_times import KeyFields
 from millrace.host.packing import Repacker
 from millrace.host.rows import Emission
 from millrace.host.spark import ProcessedStream
+from millrace.operators import deduplicate
 from millrace.process import order_of
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
@@ -25,8 +26,8 @@ from tests.spark.mirror import DRAIN, Mirror, comparable, to_row
 from tests.spark.mirror import Item as Told
 from tests.unit.millrace.host.test_station import Runs
 from tests.unit.millrace.host.worker_chain import WorkerChain
-from tests.unit.millrace.topology.random_steps import made as random_topology
 from tests.unit.millrace.topology.random_steps import Item as Way
+from tests.unit.millrace.topology.random_steps import made as random_topology
 
 CASES = case_count(60)
 
@@ -114,7 +115,9 @@ class Acts(KeyedProcess[Act, Act]):
 
     def _made(self, event: Act, total: int, number: int) -> Act:
         kind = event.kind if event.kind != "put aside" else ""
-        return Act(event.to, event.at, event.user, event.n + number, kind, event.delay, f"{event.way}>{total}")
+        return Act(
+            event.to, event.at, event.user, event.n + number, kind, event.delay, f"{event.way}>{total}"
+        )
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         self.total.value += 100
@@ -151,7 +154,7 @@ class ActsTogether(Acts):
                 batch.timers.bring_forward(at, [row], name="t0")
             elif event.kind == "delete":
                 batch.timers.delete([row], name="t1")
-        type(self).together += len(batch)
+        ActsTogether.together += len(batch)
         batch.write(self.total, totals)
         batch.write(self.recent, recent)
         batch.emit([record for _, record in made], [row for row, _ in made])
@@ -195,7 +198,9 @@ def in_order(emissions: list[Emission]) -> dict[tuple[str, str], list[Any]]:
         payload = msgspec.json.decode(e.payload)
         if e.output.endswith("dead_letters"):
             del payload["error_digest"]
-        found.setdefault((e.output, e.key), []).append((e.event_id, e.event_time, bool(e.on_time & 1), payload))
+        found.setdefault((e.output, e.key), []).append(
+            (e.event_id, e.event_time, bool(e.on_time & 1), payload)
+        )
     return found
 
 
@@ -211,14 +216,18 @@ class Batches:
         self.batches: list[list[tuple[str, Act]]] = []
         for _ in range(rng.randrange(2, 9)):
             batch = []
-            for _ in range(rng.choice([0, 1, 4, 12])):
+            for _ in range(rng.choice([1, 1, 4, 12])):
                 kind = ""
                 if rng.random() < special:
                     kind = rng.choice(["timer", "timer", "sooner", "delete", "fail", "put aside"])
                 act = Act(
-                    rng.choice("012"), now + rng.randrange(-30, 40), rng.choice("012"), rng.randrange(12), kind,
+                    rng.choice("012"),
+                    now + rng.randrange(-30, 40),
+                    rng.choice("012"),
+                    rng.randrange(12),
+                    kind,
                     rng.randrange(-20, 90),
-                )  # fmt: skip
+                )
                 batch.append((f"acts:{number % 2}:{number}", act))
                 number += 1
             self.batches.append(batch)
@@ -230,9 +239,14 @@ class Batches:
     def by_chain(self, *kinds: type[Acts], by_place: bool, seed: int) -> list[Emission]:
         topology = topology_of(kinds)
         chain = WorkerChain(
-            topology, KeyFields((("user", str),), ("at", int)), ClockSettings(self.bound),
-            repacker(topology, self.groups), rng=random.Random(seed), key_groups=self.groups, by_place=by_place,
-        )  # fmt: skip
+            topology,
+            KeyFields((("user", str),), ("at", int)),
+            ClockSettings(self.bound),
+            repacker(topology, self.groups),
+            rng=random.Random(seed),
+            key_groups=self.groups,
+            by_place=by_place,
+        )
         for batch in self.batches:
             chain.batch(self.rows(batch))
         return chain.emissions
@@ -240,9 +254,13 @@ class Batches:
     def by_station(self, *kinds: type[Acts], seed: int) -> list[Emission]:
         topology = topology_of(kinds)
         runs = Runs(
-            topology, KeyFields((("user", str),), ("at", int)), ClockSettings(self.bound),
-            rng=random.Random(seed), key_groups=self.groups, kept_bytes=random.Random(seed).choice([0, 4_000]),
-        )  # fmt: skip
+            topology,
+            KeyFields((("user", str),), ("at", int)),
+            ClockSettings(self.bound),
+            rng=random.Random(seed),
+            key_groups=self.groups,
+            kept_bytes=random.Random(seed).choice([0, 4_000]),
+        )
         for batch in self.batches:
             runs.batch(self.rows(batch), controls=False)
         return runs.emissions
@@ -285,7 +303,9 @@ def test_random_topologies_give_what_stations_give() -> None:
         rng = random.Random(seed)
         topology = random_topology(rng)
         fields, groups = KeyFields((("a", str),), ("at", int)), rng.choice([1, 2, 8])
-        chain = WorkerChain(topology, fields, ClockSettings(0), repacker(topology, groups), rng=rng, key_groups=groups)
+        chain = WorkerChain(
+            topology, fields, ClockSettings(0), repacker(topology, groups), rng=rng, key_groups=groups
+        )
         station = Runs(topology, fields, ClockSettings(0), rng=random.Random(seed), key_groups=groups)
         number = 0
         for at in range(rng.randint(1, 8)):
@@ -313,9 +333,14 @@ def test_deduplication_in_arrival_order_lets_the_first_within_the_horizon_pass(r
         rng = random.Random(seed)
         topology, groups = single(process), rng.choice([1, 4])
         chain = WorkerChain(
-            topology, KeyFields((("user", str),), ("at", int)), ClockSettings(10**6), repacker(topology, groups),
-            rng=rng, key_groups=groups, by_place=True,
-        )  # fmt: skip
+            topology,
+            KeyFields((("user", str),), ("at", int)),
+            ClockSettings(10**6),
+            repacker(topology, groups),
+            rng=rng,
+            key_groups=groups,
+            by_place=True,
+        )
         marks: dict[str, tuple[int, int, int]] = {}
         wanted: Counter[Any] = Counter()
         number = 0
@@ -325,7 +350,7 @@ def test_deduplication_in_arrival_order_lets_the_first_within_the_horizon_pass(r
                 rows.append((f"in:0:{number}", Seen(rng.choice("abcd"), 1_000 + rng.randrange(300), number)))
                 number += 1
             # Of a batch each key's events come in order of time, those of one instant by their bytes.
-            for source, of in sorted(rows, key=lambda row: (row[1].at, msgspec.json.encode(row[1]))):
+            for _, of in sorted(rows, key=lambda row: (row[1].at, msgspec.json.encode(row[1]))):
                 seen = marks.get(of.user)
                 if seen is not None and of.at >= seen[1] + within:
                     seen = None  # its life is over
@@ -337,7 +362,9 @@ def test_deduplication_in_arrival_order_lets_the_first_within_the_horizon_pass(r
                 first, mark, repeats = seen[0], seen[1], seen[2] + 1
                 wanted["repeats", of.n, (first, repeats)] += 1
                 marks[of.user] = first, of.at if refresh and of.at > mark else mark, repeats
-            chain.batch([{"value": msgspec.json.encode(of).decode(), "source": source} for source, of in rows])
+            chain.batch(
+                [{"value": msgspec.json.encode(of).decode(), "source": source} for source, of in rows]
+            )
         found: Counter[Any] = Counter()
         for e in chain.emissions:
             told = msgspec.json.decode(e.payload)

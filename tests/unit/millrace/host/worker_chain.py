@@ -1,10 +1,11 @@
-"""A chain as Spark's workers run it, less Spark: packer, key groups in their operator, packer of the next link.
+"""A chain as Spark's workers run it, less Spark: packers, and key groups in their operators.
 
 Every task of a batch may run in a worker of its own or in one of before, and may be cut off and run again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,7 +62,7 @@ class Handle:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
 
-    def getValueState(self, name: str, _schema: Any) -> Any:  # noqa: N802
+    def getValueState(self, name: str, _schema: Any) -> Any:
         kept = self._kept
 
         class Value:
@@ -76,17 +77,17 @@ class Handle:
 
         return Value()
 
-    def getMapState(self, name: str, _keys: Any, _values: Any) -> Any:  # noqa: N802
+    def getMapState(self, name: str, _keys: Any, _values: Any) -> Any:
         kept = self._kept
 
         class Map:
-            def getValue(self, key: tuple[Any, ...]) -> tuple[bytes] | None:  # noqa: N802
+            def getValue(self, key: tuple[Any, ...]) -> tuple[bytes] | None:
                 return kept.get(name, tuple(key))
 
-            def updateValue(self, key: tuple[Any, ...], value: tuple[bytes]) -> None:  # noqa: N802
+            def updateValue(self, key: tuple[Any, ...], value: tuple[bytes]) -> None:
                 kept.put(name, tuple(key), bytes(value[0]))
 
-            def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802
+            def removeKey(self, key: tuple[Any, ...]) -> None:
                 kept.put(name, tuple(key), None)
 
         return Map()
@@ -136,10 +137,8 @@ class WorkerChain:
             cut = self.rng.choice(self.kept)
             if self.rng.random() < 0.7:
                 cut.breaks_after = self.rng.randrange(20)
-            try:
+            with contextlib.suppress(ConnectionError):
                 self._run(packed)
-            except ConnectionError:
-                pass
             for kept in self.kept:
                 kept.fail()
             if self.rng.random() < 0.5:
@@ -197,14 +196,15 @@ class WorkerChain:
         )
         cut = self.rng.randrange(batch.num_rows + 1)
         parts = [batch] if self.rng.random() < 0.5 else [batch.slice(0, cut), batch.slice(cut)]
-        rows = [
+        return [
             row
             for found in self._repacker(place)(iter(parts))
             for row in zip(*(column.to_pylist() for column in found.columns), strict=True)
         ]
-        return rows
 
-    def _run_link(self, place: int, packed: list[tuple[int, bytes, Any, int]]) -> list[tuple[str, int, bytes]]:
+    def _run_link(
+        self, place: int, packed: list[tuple[int, bytes, Any, int]]
+    ) -> list[tuple[str, int, bytes]]:
         by_label: dict[int, list[Any]] = {}
         for row in packed:
             by_label.setdefault(row[0], []).append(row if place else row[:2])

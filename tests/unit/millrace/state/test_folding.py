@@ -1,4 +1,4 @@
-"""Which pages of a group are folded when some become empty, beside a rule that is applied until it does no more."""
+"""Which pages are folded when some become empty, beside a rule that is applied until nothing is left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def folded(pages: set[Place], emptied: set[Place], left: set[str]) -> set[Place]
     pages, emptied = set(pages), set(emptied)
     while True:
         found = next(
-            (place for place in sorted(pages & emptied) if place[0] and (place[0], place[1] ^ 1) in pages), None
+            (place for place in sorted(pages & emptied) if place[0] and (place[0], place[1] ^ 1) in pages),
+            None,
         )
         if found is None:
             return pages
@@ -47,7 +48,9 @@ def test_what_is_folded_is_what_the_rule_folds(seed: int, monkeypatch: pytest.Mo
     if chance.random() < 0.5:  # index pages, from few pages on
         monkeypatch.setattr("millrace.state.page_index.FLAT_PAGES", 8)
         monkeypatch.setattr("millrace.state.page_index._FIRST_BITS", 2)
-    bed = Bed(page_bytes=chance.choice([40, 120]), lives_on=chance.random() < 0.5, x=value_state(int, default=0))
+    bed = Bed(
+        page_bytes=chance.choice([40, 120]), lives_on=chance.random() < 0.5, x=value_state(int, default=0)
+    )
     left = {f"{n}" for n in range(chance.choice([5, 60, 300]))}
     for key in sorted(left):
         with bed.on(key) as s:
@@ -57,7 +60,11 @@ def test_what_is_folded_is_what_the_rule_folds(seed: int, monkeypatch: pytest.Mo
         before = places(bed)
         gone = set(chance.sample(sorted(left), int(len(left) * chance.choice([0.05, 0.5, 0.9, 1.0]))))
         if chance.random() < 0.5:  # all of some pages
-            gone |= {key for place in chance.sample(sorted(before), len(before) // 2) for key in keys_of(place, left)}
+            gone |= {
+                key
+                for place in chance.sample(sorted(before), len(before) // 2)
+                for key in keys_of(place, left)
+            }
         emptied = {place for place in before if (of := keys_of(place, left)) and of <= gone}
         for key in sorted(gone):
             with bed.on(key) as s:
