@@ -426,15 +426,15 @@ MUTANTS: Final = (
         "        self._put_aside(app_id, batch_id, misfits)\n",
         "",
         "a record that does not fit is a dead letter",
-        (f"{_MISFITS}::test_a_record_that_does_not_fit",),
+        (f"{_MISFITS}::test_a_record_that_does_not_fit_is_a_dead_letter_and_the_others_are_written",),
     ),
     Mutant(
         "connectors: records put aside in a batch count for those put aside behind it",
         _WRITER,
-        'aside(f"{self._app_id}:{name}:at once", batch_id, misfits)',
-        'aside(f"{self._app_id}:{name}", batch_id, misfits)',
+        "            table.merge()  # of batches before",
+        "            # of batches before",
         "each is among the dead letters whatever was put aside before",
-        (f"{_MISFITS}::test_those_of_a_later_batch",),
+        (f"{_MISFITS}::test_those_of_a_later_batch_may_be_put_aside_first",),
     ),
     Mutant(
         "connectors: records put aside behind a batch say that its own dead letters are written",
@@ -442,7 +442,7 @@ MUTANTS: Final = (
         'app_id.replace(":", "/")',
         "app_id",
         "a savepoint finds where the table of dead letters stood",
-        (f"{_MISFITS}::test_a_savepoint_goes_by",),
+        (f"{_MISFITS}::test_a_savepoint_goes_by_the_batches_that_the_table_of_dead_letters_has",),
     ),
     Mutant(
         "connectors: a large batch with records that a table cannot take stops the job",
@@ -450,7 +450,7 @@ MUTANTS: Final = (
         "            if RecordMisfits.__name__ not in str(error):\n",
         "            if True:\n",
         "such a batch is written by the driver",
-        (f"{_MISFITS}::test_a_large_batch",),
+        (f"{_MISFITS}::test_a_large_batch_is_written_by_the_driver_where_a_table_cannot_take_some_of_it",),
     ),
     Mutant(
         "connectors: brokers share the id of their directories",

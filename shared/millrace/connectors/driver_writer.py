@@ -186,7 +186,8 @@ class DriverWriter:
                     f"column's type ({error}), and there is no table of dead letters to put it aside in"
                 ) from error
             columns, misfits = typed.fitting(rows)
-            aside(f"{self._app_id}:{name}:at once", batch_id, misfits)
+            table.merge()  # of batches before, those that it cannot take are put aside before these
+            aside(f"{self._app_id}:{name}", batch_id, misfits)
         if not isinstance(to, Upsert) and (already := self._written.get(name)):
             columns = columns.filter(
                 pa.array([one not in already for one in columns["_event_id"].to_pylist()])

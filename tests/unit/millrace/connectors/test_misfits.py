@@ -254,7 +254,7 @@ class History:
             try:
                 made.prepare()
                 return made
-            except Cut:
+            except (Cut, OSError, MergeFailed):
                 self.faults.disarm()
 
     def batch(self) -> None:
