@@ -12,12 +12,15 @@ import pytest
 
 from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_state
 from millrace.batch import Batch
+from millrace.host import station
 from millrace.host.key_times import KeyFields
 from millrace.host.packing import Repacker
 from millrace.host.rows import Emission
 from millrace.host.spark import ProcessedStream
 from millrace.operators import deduplicate
 from millrace.process import order_of
+from millrace.state import page_index
+from millrace.state.pages import PagedStore
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
 from tests.cases import case_count
@@ -98,6 +101,10 @@ class Acts(KeyedProcess[Act, Act]):
         self.recent.value += 1
         if event.kind == "put aside":
             ctx.dead_letter("conflict", "told to")
+        if event.kind == "clear":
+            self.total.clear()
+            self.recent.clear()
+            return
         for number in range(event.n % 3):
             ctx.emit(self._made(event, self.total.value, number))
         if event.kind == "fail":
@@ -139,7 +146,7 @@ class ActsTogether(Acts):
         made: list[tuple[int, Act]] = []
         told: list[tuple[int, list[Any]]] = []
         for row, (key, event) in enumerate(zip(batch.key_of_row.tolist(), batch.events, strict=True)):
-            if event.kind in ("fail", "put aside"):
+            if event.kind in ("fail", "put aside", "clear"):
                 event.n, event.way = -1, "changed in place"
                 raise ValueError("for single events")
             totals[key] += event.n
@@ -207,23 +214,27 @@ def in_order(emissions: list[Emission]) -> dict[tuple[str, str], list[Any]]:
 class Batches:
     """Random batches of acts: disorder, late ones, repeats of one instant."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self, seed: int, users: int = 3, kinds: tuple[str, ...] = (), sizes: tuple[int, ...] = (1, 1, 4, 12)
+    ) -> None:
         rng = random.Random(seed)
         self.groups = rng.choice([1, 2, 5])
         self.bound = rng.choice([0, 20])
         special = rng.choice([0.0, 0.1, 0.5])
         now, number = 1_000, 0
+        #: How many pages a station had at the end.
+        self.most_pages = 0
         self.batches: list[list[tuple[str, Act]]] = []
         for _ in range(rng.randrange(2, 9)):
             batch = []
-            for _ in range(rng.choice([1, 1, 4, 12])):
+            for _ in range(rng.choice(sizes)):
                 kind = ""
                 if rng.random() < special:
-                    kind = rng.choice(["timer", "timer", "sooner", "delete", "fail", "put aside"])
+                    kind = rng.choice(["timer", "timer", "sooner", "delete", "fail", "put aside", *kinds])
                 act = Act(
-                    rng.choice("012"),
+                    f"{rng.randrange(users)}",
                     now + rng.randrange(-30, 40),
-                    rng.choice("012"),
+                    f"{rng.randrange(users)}",
                     rng.randrange(12),
                     kind,
                     rng.randrange(-20, 90),
@@ -251,7 +262,7 @@ class Batches:
             chain.batch(self.rows(batch))
         return chain.emissions
 
-    def by_station(self, *kinds: type[Acts], seed: int) -> list[Emission]:
+    def by_station(self, *kinds: type[Acts], seed: int, reshapes: bool = False) -> list[Emission]:
         topology = topology_of(kinds)
         runs = Runs(
             topology,
@@ -259,10 +270,13 @@ class Batches:
             ClockSettings(self.bound),
             rng=random.Random(seed),
             key_groups=self.groups,
-            kept_bytes=random.Random(seed).choice([0, 4_000]),
+            kept_bytes=random.Random(seed).choice([0, 600, 4_000, 1 << 20]),
         )
         for batch in self.batches:
+            if reshapes and runs.store.kept and runs.rng.random() < 0.3:
+                runs.become(1, runs.rng.choice([1, 2, 5]))
             runs.batch(self.rows(batch), controls=False)
+        self.most_pages = max(self.most_pages, sum(place[2] > 1 for place in runs.store.kept))
         return runs.emissions
 
     def in_memory(self, kind: type[Acts]) -> list[Emission]:
@@ -286,6 +300,25 @@ def test_batches_of_random_acts_give_the_same_on_all_hosts() -> None:
     assert ActsTogether.together > before
 
 
+def test_pages_that_split_and_fold_while_workers_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pages, many keys that come and go, lists of pages in pages of their own."""
+    monkeypatch.setattr(page_index, "FLAT_PAGES", 6)
+    monkeypatch.setattr(page_index, "_FIRST_BITS", 2)
+    monkeypatch.setattr(station, "STATION_PAGE_BYTES", 60)
+    monkeypatch.setitem(PagedStore.__init__.__kwdefaults__, "page_bytes", 60)
+    most_pages = 0
+    for seed in range(CASES // 3):
+        batches = Batches(seed, 60, ("clear",) * 12, (10, 40, 120))
+        wanted = in_order(batches.in_memory(Acts))
+        for kind in (Acts, ActsTogether):
+            assert in_order(batches.by_chain(kind, by_place=True, seed=seed)) == wanted, (seed, kind)
+            for reshapes in (False, True):
+                found = batches.by_station(kind, seed=seed, reshapes=reshapes)
+                assert in_order(found) == wanted, (seed, kind, reshapes)
+        most_pages = max(most_pages, batches.most_pages)
+    assert most_pages > 30
+
+
 def test_chains_of_random_acts_give_the_same_whatever_takes_them_together() -> None:
     for seed in range(CASES):
         rng, batches = random.Random(seed), Batches(seed)
@@ -306,7 +339,7 @@ def test_random_topologies_give_what_stations_give() -> None:
         chain = WorkerChain(
             topology, fields, ClockSettings(0), repacker(topology, groups), rng=rng, key_groups=groups
         )
-        station = Runs(topology, fields, ClockSettings(0), rng=random.Random(seed), key_groups=groups)
+        other = Runs(topology, fields, ClockSettings(0), rng=random.Random(seed), key_groups=groups)
         number = 0
         for at in range(rng.randint(1, 8)):
             rows = []
@@ -315,8 +348,8 @@ def test_random_topologies_give_what_stations_give() -> None:
                 rows.append({"value": msgspec.json.encode(item).decode(), "source": f"memory:0:{number}"})
                 number += 1
             chain.batch(rows)
-            station.batch(rows, controls=False)
-        assert comparable(chain.emissions) == comparable(station.emissions), seed
+            other.batch(rows, controls=False)
+        assert comparable(chain.emissions) == comparable(other.emissions), seed
 
 
 class Seen(msgspec.Struct, frozen=True):
