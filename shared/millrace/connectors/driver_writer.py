@@ -9,11 +9,11 @@ transaction entries as Spark's writer does, so the two can take turns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from millrace.connectors.misfits import OfOtherType, as_rows, letters_of
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
+from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, OutputChunk, decode_output, join_output, status_of
 from millrace.host.json_columns import MISFIT, Misfit
 from millrace.host.spark_records import TypedColumns
@@ -46,8 +47,18 @@ log = logging.getLogger(__name__)
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
+#: What the types of columns have: values of one kind go into all of them, or into none.
+_KINDS: Final = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), "whole number"),
+    **dict.fromkeys(("float", "double"), "number"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz", "timestampNtz"), "time"),
+}
 #: So many tables are written beside the first one: what they wait for most of the time is the disk.
 _AT_ONCE = 3
+
+
+class ColumnChanged(UserError):
+    """A table has a column of another type than an app's records have now."""
 
 
 class DriverWriter:
@@ -279,6 +290,14 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
 
     known = {field.name: field for field in table.schema().fields}
     fields = Schema.from_arrow(schema).fields
+    unlike = [
+        place for f in fields if f.name in known for place in _unlike(known[f.name].type, f.type, f.name)
+    ]
+    if unlike:
+        raise ColumnChanged(
+            f"the table in {table.table_uri} has columns of another type than is written to it now: "
+            f"{'; '.join(unlike)}. Give the field another name, or the output another table"
+        )
     missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
@@ -286,6 +305,27 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
         # No row: only what is within columns grows.
         write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
         table.update_incremental()
+
+
+def _unlike(was: Any, now: Any, at: str) -> Iterator[str]:
+    """Yield the places of a column where what is written now does not go into what the table has."""
+    kinds = _kind(was), _kind(now)
+    if kinds[0] != kinds[1] and kinds != ("number", "whole number"):
+        yield f"{at} was {kinds[0]}, is now {kinds[1]}"
+        return
+    for name in ("element_type", "key_type", "value_type"):
+        if hasattr(was, name):
+            yield from _unlike(getattr(was, name), getattr(now, name), f"{at}[]")
+    fields = {f.name: f.type for f in getattr(was, "fields", ())}
+    for f in getattr(now, "fields", ()):
+        if f.name in fields:
+            yield from _unlike(fields[f.name], f.type, f"{at}.{f.name}")
+
+
+def _kind(tp: Any) -> str:
+    """Return what kind of values a column's type has."""
+    name = str(getattr(tp, "type", tp))
+    return _KINDS.get(name, name)
 
 
 def _fields_in(kind: Any, at: str = "") -> set[str]:

@@ -14,12 +14,13 @@ from millrace import Context, KeyedProcess, Timer, arrival, side_output, value_s
 from millrace.batch import Batch
 from millrace.host import station
 from millrace.host.key_times import KeyFields
+from millrace.host.memory import LiveStore
 from millrace.host.packing import Repacker
 from millrace.host.rows import Emission
 from millrace.host.spark import ProcessedStream
 from millrace.operators import deduplicate
 from millrace.process import order_of
-from millrace.state import page_index
+from millrace.state import page_index, pages
 from millrace.state.pages import PagedStore
 from millrace.time.clock import ClockSettings
 from millrace.topology import Input, Link, Topology, read
@@ -186,6 +187,22 @@ class ActsByKey(Acts):
         self.total.value = total
 
 
+class ActsAnew(Acts):
+    """A later version: a shorter life, and a state that the earlier one has not."""
+
+    recent = value_state(int, default=0, ttl=25)
+    last = value_state(list[int], default_factory=list, ttl=40)
+
+    def process(self, event: Act, ctx: Context) -> None:
+        super().process(event, ctx)
+        if event.n % 2:
+            self.last.value = [*self.last.value[-2:], event.n]
+        elif event.kind == "clear":
+            self.last.clear()
+        else:
+            ctx.output(self.told, ["last", *self.last.value])
+
+
 def acts(base: type[Acts], name: str) -> Acts:
     made: Acts = type(name, (base,), {"name": name})()
     return made
@@ -305,7 +322,7 @@ def test_pages_that_split_and_fold_while_workers_change(monkeypatch: pytest.Monk
     monkeypatch.setattr(page_index, "FLAT_PAGES", 6)
     monkeypatch.setattr(page_index, "_FIRST_BITS", 2)
     monkeypatch.setattr(station, "STATION_PAGE_BYTES", 60)
-    monkeypatch.setitem(PagedStore.__init__.__kwdefaults__, "page_bytes", 60)
+    monkeypatch.setitem(PagedStore.__init__.__kwdefaults__, "page_bytes", 60)  # type: ignore[arg-type]
     most_pages = 0
     for seed in range(CASES // 3):
         batches = Batches(seed, 60, ("clear",) * 12, (10, 40, 120))
@@ -317,6 +334,47 @@ def test_pages_that_split_and_fold_while_workers_change(monkeypatch: pytest.Monk
                 assert in_order(found) == wanted, (seed, kind, reshapes)
         most_pages = max(most_pages, batches.most_pages)
     assert most_pages > 30
+
+
+def test_versions_of_a_process_take_turns_over_pages_of_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of several versions stand beside each other; whoever reads one brings it over."""
+    monkeypatch.setattr(page_index, "FLAT_PAGES", 6)
+    monkeypatch.setattr(page_index, "_FIRST_BITS", 2)
+    monkeypatch.setattr(station, "STATION_PAGE_BYTES", 60)
+    monkeypatch.setitem(PagedStore.__init__.__kwdefaults__, "page_bytes", 60)  # type: ignore[arg-type]
+    monkeypatch.setattr(pages, "_RENEWED_PER_BATCH", 3)
+    for seed in range(CASES // 3):
+        rng = random.Random(seed)
+        batches = Batches(seed, 40, ("clear",) * 8, (2, 10, 60))
+        topologies = [topology_of((kind,)) for kind in (Acts, ActsAnew)]
+        fields, settings = KeyFields((("user", str),), ("at", int)), ClockSettings(batches.bound)
+        groups = batches.groups
+        runs = Runs(
+            topologies[0], fields, settings, rng=random.Random(seed), key_groups=groups,
+            kept_bytes=rng.choice([0, 600, 1 << 20]),
+        )  # fmt: skip
+        chain = WorkerChain(
+            topologies[0], fields, settings, repacker(topologies[0], groups), rng=random.Random(seed),
+            key_groups=groups,
+        )  # fmt: skip
+        mirror = Mirror(topologies[0].links[0].process, batches.bound)
+        wanted: list[Emission] = []
+        for batch in batches.batches:
+            if rng.random() < 0.4:
+                topology = rng.choice(topologies)
+                runs.topology = chain.topology = topology
+                runs._begin(runs.stores, groups)
+                chain.restart()
+                before, mirror = mirror, Mirror(topology.links[0].process, batches.bound)
+                mirror.store = LiveStore(mirror.runner.layout, before.store.pack())
+                mirror._watermark, mirror._newest = before._watermark, before._newest
+                wanted += before.runner.emissions
+            runs.batch(batches.rows(batch), controls=False)
+            chain.batch(batches.rows(batch))
+            mirror.batch([Told(source, act) for source, act in batch], key="user", at="at")
+        wanted += mirror.runner.emissions
+        assert in_order(chain.emissions) == in_order(wanted), seed
+        assert in_order(runs.emissions) == in_order(wanted), seed
 
 
 def test_chains_of_random_acts_give_the_same_whatever_takes_them_together() -> None:
