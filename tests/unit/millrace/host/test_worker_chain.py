@@ -33,7 +33,7 @@ from tests.unit.millrace.host.worker_chain import WorkerChain
 from tests.unit.millrace.topology.random_steps import Item as Way
 from tests.unit.millrace.topology.random_steps import made as random_topology
 
-CASES = case_count(60)
+CASES = case_count(30)
 
 
 def repacker(topology: Topology, key_groups: int) -> Any:
