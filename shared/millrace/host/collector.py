@@ -6,7 +6,15 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from millrace.dead_letters import DeadLetter, error_digest, kept_of, one_line, position
+from millrace.dead_letters import (
+    DeadLetter,
+    check_given,
+    error_digest,
+    kept_of,
+    one_line,
+    position,
+    shortened,
+)
 from millrace.host.rows import (
     IS_AHEAD,
     Emission,
@@ -131,6 +139,7 @@ class Collector:
     def _reject(self, reason: Any, error: str) -> None:
         if self._row is None:
             raise ProcessDefinitionError(f"{self._name}: dead_letter() is for events, a timer has none")
+        check_given(reason, error)
         if not self._muted:
             index = self._index.get("dead_letters", 0)
             self._index["dead_letters"] = index + 1
@@ -157,7 +166,7 @@ class Collector:
             reason=reason,
             stage=stage,
             process=self._name,
-            error=one_line(error) if isinstance(error, BaseException) else error,
+            error=one_line(error) if isinstance(error, BaseException) else shortened(error),
             error_digest=error_digest(error) if isinstance(error, BaseException) else "",
             key=key,
             event_time_ms=event_time,
