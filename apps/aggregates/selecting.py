@@ -198,7 +198,9 @@ def _ready(types: Mapping[str, Any], entries: list[tuple[str, Versions]]) -> dic
                 else _is_there(field)
                 for field, once in aggregation.values
             )
-            found.setdefault(aggregation.source, []).append(_Ready(version, ranges, holds, keys, values, bool(texts)))
+            found.setdefault(aggregation.source, []).append(
+                _Ready(version, ranges, holds, keys, values, bool(texts))
+            )
     return found
 
 
