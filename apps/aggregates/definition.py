@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from millrace.windows import (
     approx_count_distinct,
     binned_quantile,
     count,
+    distinct,
     first,
     hopping,
     last,
@@ -54,21 +55,29 @@ Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS)]
 _CALL: Final = re.compile(
     r"\s*([a-z_]+)\s*(?:\(\s*(?:([A-Za-z_]\w*)\s*(?:,\s*([0-9]*\.?[0-9]+)\s*)?)?\))?\s*"
 )
+#: Of a field, what some aggregates keep of it: a number, or a text.
+_VALUE: Final[Any] = float | str
 _OF: Final[Mapping[str, Any]] = {
     "count": count,
     "sum": lambda of: sum_of(of, type=float),
     "mean": mean,
-    "min": lambda of: min_of(of, type=float),
-    "max": lambda of: max_of(of, type=float),
+    "min": lambda of: min_of(of, type=_VALUE),
+    "max": lambda of: max_of(of, type=_VALUE),
     "stddev": stddev,
     "variance": variance,
-    "first": lambda of: first(of, type=float),
-    "last": lambda of: last(of, type=float),
+    "first": lambda of: first(of, type=_VALUE),
+    "last": lambda of: last(of, type=_VALUE),
     "count_distinct": lambda of: approx_count_distinct(of, type=float),
     "quantile": binned_quantile,
+    "distinct": lambda of, most: distinct(of, most=int(most), type=str),
 }
 #: Those that a field need not be a number for.
 _OF_ANY: Final = ("count", "count_distinct")
+#: Those that keep a text of a field that is one, or several.
+_OF_TEXTS: Final = ("first", "last", "min", "max", "distinct")
+#: Of a text this many characters are looked at; and so many different ones are kept at most.
+MAX_TEXT: Final = 200
+MAX_DISTINCT: Final = 50
 #: Those that keep more than some numbers.
 _SKETCHES: Final = ("count_distinct", "quantile")
 
@@ -83,7 +92,7 @@ class Call(NamedTuple):
     Attributes:
         function: Of which kind.
         field: Of which field; ``None``: of the events.
-        q: Of a quantile which.
+        q: Of a quantile which; of distinct texts how many.
     """
 
     function: str
@@ -95,6 +104,11 @@ class Call(NamedTuple):
         """What it looks at: the field, and whether only at which value it is."""
         return self.field or "", self.function == "count_distinct"
 
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether it keeps texts of a field that has some."""
+        return self.function in _OF_TEXTS
+
 
 class Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which windows.
@@ -103,16 +117,18 @@ class Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind: Side by side, overlapping, or as long as a key's events follow each other.
         size_ms: Length of a window, of a session the gap that ends it, ms.
         every_ms: Of hopping ones: how often one begins, ms.
+        cut_every_ms: Of sessions: none goes on beyond a multiple of this since 1970, ms.
     """
 
     kind: Literal["tumbling", "hopping", "session"]
     size_ms: Span
     every_ms: Span | None = None
+    cut_every_ms: Span | None = None
 
     def assigner(self) -> Assigner:
         """Return the windows as the core has them."""
         if self.kind == "session":
-            return session(self.size_ms)
+            return session(self.size_ms, cut_every=self.cut_every_ms)
         return tumbling(self.size_ms) if self.every_ms is None else hopping(self.size_ms, every=self.every_ms)
 
 
@@ -125,6 +141,7 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         windows: In which windows.
         aggregates: Column → what it has: ``count``, ``sum(amount)``, ``mean``, ``min``, ``max``, ``stddev``,
             ``variance``, ``first``, ``last``, ``quantile(amount, 0.95)`` of a field that is a number,
+            ``first``, ``last``, ``min``, ``max``, ``distinct(shop, 20)`` of one that is a text,
             ``count_distinct(card)`` of any.
         key: Fields of the event by which there is a result each; none: one for all.
         where: Only events of which this condition of the rules' language holds; empty: all.
@@ -174,13 +191,29 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 found[column] = _OF[call.function](of, call.q)
         return found
 
-    @property
-    def part_bytes(self) -> int:
-        """What its distinct counts and quantiles may come to in a part of its keys, bytes."""
-        sketches = sum(call.function in _SKETCHES for call in self.calls.values())
+    def texts_of(self, texts: Collection[str]) -> set[str]:
+        """Return the fields of which texts are kept.
+
+        Args:
+            texts: Fields that are texts.
+        """
+        kept = {call.field for call in self.calls.values() if call.keeps_texts}
+        return {field for field in texts if field in kept}
+
+    def part_bytes(self, texts: Collection[str]) -> int:
+        """Return what its sketches and texts may come to in a part of its keys, bytes.
+
+        Args:
+            texts: Fields that are texts.
+        """
+        kept = sum(
+            SKETCH_BYTES if call.function in _SKETCHES else int(call.q or 1) * 4 * MAX_TEXT
+            for call in self.calls.values()
+            if call.function in _SKETCHES or (call.field in texts and call.keeps_texts)
+        )
         step = self.windows.every_ms or self.windows.size_ms
         open_ = min(-(-self.span_ms // step) + 1, self.max_windows)
-        return sketches * SKETCH_BYTES * open_ * (self.max_keys // PARTS)
+        return kept * open_ * (self.max_keys // PARTS)
 
 
 def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
@@ -201,8 +234,14 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
     for column, (function, field, _) in aggregation.calls.items():
         if field is not None and field not in there:
             _refuse(name, f"{aggregation.source} has no field {field}; it has {', '.join(there)}")
-        if field is not None and function not in _OF_ANY and there[field].type != "number":
-            _refuse(name, f"{column}: {function} takes a number, and {field} is a {there[field].type}")
+        if field is None or function in _OF_ANY:
+            continue
+        kind = there[field].type
+        wanted = ["text"] if function == "distinct" else ["number"]
+        if function in _OF_TEXTS and function != "distinct":
+            wanted.append("text")
+        if kind not in wanted:
+            _refuse(name, f"{column}: {function} takes a {' or a '.join(wanted)}, and {field} is a {kind}")
     for field in aggregation.key:
         if field not in there:
             _refuse(name, f"{aggregation.source} has no field {field}; it has {', '.join(there)}")
@@ -210,6 +249,10 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
         _refuse(name, "a field stands twice in its key")
     if len(aggregation.aggregates) > MAX_AGGREGATES:
         _refuse(name, f"no more than {MAX_AGGREGATES} aggregates")
+    if windows.cut_every_ms is not None and windows.kind != "session":
+        _refuse(name, "cut_every= goes with sessions")
+    if windows.cut_every_ms is not None and windows.cut_every_ms < windows.size_ms:
+        _refuse(name, "cut_every is no shorter than the gap that ends a session")
     if (windows.kind == "hopping") != (windows.every_ms is not None):
         _refuse(name, "every= goes with hopping windows, and they with it")
     if (
@@ -222,10 +265,11 @@ def check(aggregation: Aggregation, sources: Mapping[str, Any]) -> None:
     overlap = -(-windows.size_ms // (windows.every_ms or windows.size_ms))
     if overlap > aggregation.max_windows:
         _refuse(name, f"each event is in {overlap} windows, and max_windows is {aggregation.max_windows}")
-    if aggregation.part_bytes > MAX_PART_BYTES:
+    size = aggregation.part_bytes([field for field, about in there.items() if about.type == "text"])
+    if size > MAX_PART_BYTES:
         _refuse(
             name,
-            f"its distinct counts and quantiles may come to {aggregation.part_bytes >> 20:,} MB "
+            f"its distinct counts, quantiles and texts may come to {size >> 20:,} MB "
             f"in a {PARTS}th of its keys, and {MAX_PART_BYTES >> 20} are the most: lower max_keys, "
             "or let fewer windows overlap",
         )
@@ -281,6 +325,13 @@ def _call(name: str, column: str, text: str) -> Call:
     function, field, q = found[1], found[2], None if found[3] is None else float(found[3])
     if field is None and function != "count":
         _refuse(name, f"{column}: {function} of what? For example {function}(amount)")
+    if function == "distinct":
+        if q is None or q != int(q) or not 1 <= q <= MAX_DISTINCT:
+            _refuse(
+                name,
+                f"{column}: {text!r}: say how many, 1 to {MAX_DISTINCT}, as in distinct(shop, 20)",
+            )
+        return Call(function, field, q)
     if (function == "quantile") != (q is not None):
         _refuse(
             name, f"{column}: {text!r}: a quantile says which, as in quantile(amount, 0.95); no other does"

@@ -13,6 +13,8 @@ from millrace_apps.aggregates.definition import Aggregation, AggregationError
 
 MAX_FILE: Final = 1_000_000
 _KINDS: Final = ("tumbling", "hopping", "session")
+#: What a window may say beside its kind.
+_FURTHER: Final = ("every", "cut_every")
 
 
 def read(path: Path) -> list[Aggregation]:
@@ -56,18 +58,21 @@ def _windows(told: Any) -> dict[str, Any]:
 
     >>> _windows({"hopping": "10m", "every": "1m"})
     {'kind': 'hopping', 'size_ms': 600000, 'every_ms': 60000}
+    >>> _windows({"session": "5m", "cut_every": "1d"})
+    {'kind': 'session', 'size_ms': 300000, 'cut_every_ms': 86400000}
     """
     if (
         not isinstance(told, dict)
         or sum(kind in told for kind in _KINDS) != 1
-        or set(told) - {*_KINDS, "every"}
+        or set(told) - {*_KINDS, *_FURTHER}
     ):
-        raise ValueError("window is {tumbling: 1m}, {hopping: 10m, every: 1m} or {session: 5m}")
+        raise ValueError(
+            "window is {tumbling: 1m}, {hopping: 10m, every: 1m}, {session: 5m} "
+            "or {session: 5m, cut_every: 1d}"
+        )
     kind = next(kind for kind in _KINDS if kind in told)
     made: dict[str, Any] = {"kind": kind, "size_ms": to_ms(told[kind])}
-    if "every" in told:
-        made["every_ms"] = to_ms(told["every"])
-    return made
+    return made | {f"{name}_ms": to_ms(told[name]) for name in _FURTHER if name in told}
 
 
 def shown(aggregation: Aggregation) -> str:
@@ -80,6 +85,8 @@ def shown(aggregation: Aggregation) -> str:
     windows = aggregation.windows
     columns = ", ".join(f"{column}={text}" for column, text in aggregation.aggregates.items())
     every = "" if windows.every_ms is None else f" every {format_duration(windows.every_ms)}"
+    if windows.cut_every_ms is not None:
+        every = f" cut every {format_duration(windows.cut_every_ms)}"
     by = f" by {', '.join(aggregation.key)}" if aggregation.key else ""
     where = f" where {aggregation.where}" if aggregation.where else ""
     size = format_duration(windows.size_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from millrace.defined_process import class_for
 from millrace.process import BroadcastContext
 from millrace.rules import Language
 from millrace.windows.assigners import Ranges
-from millrace_apps.aggregates.definition import PARTS, AggregationError, check, columns_of
+from millrace_apps.aggregates.definition import MAX_TEXT, PARTS, AggregationError, check, columns_of
 from millrace_apps.aggregates.life import AggregateEvent, Version, Versions, change
 
 
@@ -43,7 +43,9 @@ class Picked(msgspec.Struct, frozen=True, gc=False):
         shard: Which part of its keys.
         key: Its key: a JSON list of texts and nulls.
         values: The numbers that its aggregates are of; of what is counted 1 where it is there, of what is
-            counted once a number for each value (:func:`digest`).
+            counted once a number for each value (:func:`digest`), of a text nothing.
+        texts: The texts that its aggregates are of, in the places of the values that are none; empty where
+            none are.
     """
 
     name: str
@@ -51,6 +53,14 @@ class Picked(msgspec.Struct, frozen=True, gc=False):
     shard: int
     key: str
     values: list[float | None]
+    texts: list[str | None] = []
+
+    @property
+    def seen(self) -> Sequence[float | str | None]:
+        """What its aggregates are of, numbers and texts in their places."""
+        if not self.texts:
+            return self.values
+        return [v if t is None else t for v, t in zip(self.values, self.texts, strict=True)]
 
 
 class _Ready(NamedTuple):
@@ -61,6 +71,7 @@ class _Ready(NamedTuple):
     holds: Callable[[Any], bool]
     keys: tuple[Callable[[Any], Any], ...]
     values: tuple[Callable[[Any], Any], ...]
+    has_texts: bool
 
     def takes(self, event: Any, at: int) -> bool:
         has = self.version.has
@@ -104,7 +115,11 @@ class Selecting(KeyedProcess[Any, Picked]):
             name = one.version.aggregation.name
             key = msgspec.json.encode([get(event) for get in one.keys]).decode()
             shard = zlib.crc32(f"{name} {key}".encode()) % PARTS
-            ctx.emit(Picked(name, one.version.number, shard, key, [get(event) for get in one.values]))
+            values, texts = [get(event) for get in one.values], list[str | None]()
+            if one.has_texts:
+                texts = [value if isinstance(value, str) else None for value in values]
+                values = [None if isinstance(value, str) else value for value in values]
+            ctx.emit(Picked(name, one.version.number, shard, key, values, texts))
 
     def on_late(self, event: Any, ctx: Context) -> None:
         """Give an event on that is late: its windows may take it yet."""
@@ -172,15 +187,20 @@ def _ready(types: Mapping[str, Any], entries: list[tuple[str, Versions]]) -> dic
             ranges = kind.ranges if isinstance(kind, Ranges) else None
             holds = Language(there).condition(where).holds if where else _always
             keys = tuple(_text_of(field) for field in aggregation.key)
+            texts = aggregation.texts_of([f for f, about in there.items() if about.type == "text"])
             values = tuple(
                 _which(field)
                 if once
                 else attrgetter(field)
                 if there[field].type == "number"
+                else _start_of(field)
+                if field in texts
                 else _is_there(field)
                 for field, once in aggregation.values
             )
-            found.setdefault(aggregation.source, []).append(_Ready(version, ranges, holds, keys, values))
+            found.setdefault(aggregation.source, []).append(
+                _Ready(version, ranges, holds, keys, values, bool(texts))
+            )
     return found
 
 
@@ -203,6 +223,11 @@ def _text_of(field: str) -> Callable[[Any], str | None]:
 def _is_there(field: str) -> Callable[[Any], float | None]:
     get = attrgetter(field)
     return lambda event: None if get(event) is None else 1.0
+
+
+def _start_of(field: str) -> Callable[[Any], str | None]:
+    get = attrgetter(field)
+    return lambda event: None if (text := get(event)) is None else text[:MAX_TEXT]
 
 
 def _which(field: str) -> Callable[[Any], float | None]:

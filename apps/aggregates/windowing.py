@@ -38,6 +38,8 @@ class Result(msgspec.Struct, frozen=True):
         values: Column → what was computed; null where there was nothing.
         revision: 0; higher where late events have refined what was said.
         event_time_ms: The window's last instant.
+        texts: Column → what was computed, where it is a text.
+        lists: Column → what was computed, where it is several texts.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Result(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
     revision: int
     event_time_ms: int
+    texts: dict[str, str] = {}
+    lists: dict[str, list[str]] = {}
 
 
 class LimitReached(msgspec.Struct, frozen=True):
@@ -198,14 +202,23 @@ class Running:
         for record, on_time, revision, identity in moment.said:
             if not self.version.has(record.window_start_ms):
                 continue  # it was begun before it was known that the version had ended
-            texts = msgspec.json.decode(moment.key)
-            values = {name: getattr(record, name) for name in self.columns}
+            parts = msgspec.json.decode(moment.key)
+            said = {name: getattr(record, name) for name in self.columns}
+            texts = {name: value for name, value in said.items() if isinstance(value, str)}
+            lists = {name: value for name, value in said.items() if isinstance(value, list)}
+            values = {name: value for name, value in said.items() if name not in texts and name not in lists}
             result = Result(
-                self.aggregation.name, self.version.number, dict(zip(fields, texts, strict=True)),
-                record.window_start_ms, record.window_end_ms,
-                {name: None if value is None else float(value) for name, value in values.items()},
-                revision, record.window_end_ms - 1,
-            )  # fmt: skip
+                name=self.aggregation.name,
+                version=self.version.number,
+                key=dict(zip(fields, parts, strict=True)),
+                window_start_ms=record.window_start_ms,
+                window_end_ms=record.window_end_ms,
+                values={name: None if value is None else float(value) for name, value in values.items()},
+                revision=revision,
+                event_time_ms=record.window_end_ms - 1,
+                texts=texts,
+                lists=lists,
+            )
             found.append((result, on_time, revision, f"{self.version.number}:{moment.key}:{identity}"))
         return found
 
@@ -288,7 +301,7 @@ class Windowing(KeyedProcess[Picked, Result]):
         before = len(windows)
         moment = _Moment(ctx, event.key)
         step = running.process.on_late if late else running.process.process
-        step(event.values, moment)  # type: ignore[arg-type]
+        step(event.seen, moment)  # type: ignore[arg-type]
         if moment.late:
             self.emit_late(event, ctx)
         if len(windows) > max(before, aggregation.max_windows):

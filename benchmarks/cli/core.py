@@ -61,6 +61,9 @@ def sizing(
     points: Annotated[
         Path | None, typer.Option(help="Keep each run's point here; those that are there are not run again.")
     ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Run each so often; what counts is the one in the middle.")
+    ] = 1,
     quick: Quick = False,
     out: Out = None,
     markdown: Markdown = None,
@@ -71,7 +74,7 @@ def sizing(
     from millrace_apps.benchmarks import report
     from millrace_apps.benchmarks import sizing as bench
 
-    sizes = bench.QUICK if quick else sized(bench.Sizes(), warm=warm, batches=batches)
+    sizes = bench.QUICK if quick else sized(bench.Sizes(), warm=warm, batches=batches, repeats=repeats)
     report.write("sizing", bench.sizing(sizes, points), asdict(sizes), out, markdown)
 
 

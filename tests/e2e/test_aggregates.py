@@ -35,6 +35,8 @@ aggregates:
   highest: max(value)
   values: count_distinct(value)
   median: quantile(value, 0.5)
+  unit: last(unit)
+  sensors: distinct(sensor_id, 3)
 """
 
 
@@ -77,6 +79,7 @@ def results(root: Path) -> dict[Any, Any]:
         key = (row["key"]["machine_id"], row["window_start_ms"], length)
         assert key not in found
         values = row["values"]
+        assert (row["texts"], row["lists"]) == ({"unit": "C"}, {"sensors": ["s"]})
         found[key] = tuple(values[name] for name in ("n", "mean", "highest", "values", "median"))
     return found
 

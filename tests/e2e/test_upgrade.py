@@ -64,15 +64,16 @@ def asked(folder: Path, home: Path, *words: str, code: int = 0) -> Any:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("own_state", [False, True])
 def test_under_load_a_second_version_is_compared_and_takes_over_from_the_offset_where_the_first_ends(
-    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path
+    kafka_bootstrap: str, topic_factory: TopicFactory, tmp_path: Path, own_state: bool
 ) -> None:
-    """Events come all the while.
+    """Events come all the while. With its own state the second reads up to X before it takes over.
 
     ::
 
         blue      |-- batches ------------------------| X
-        green           |-- own folder and topics --|
+        green           |-- own folder and topics --| (G..X)
         new                                             X |-- batches --| stop
         real outputs    <---------- blue -----------> X <---- new ---->
     """
@@ -101,7 +102,8 @@ def test_under_load_a_second_version_is_compared_and_takes_over_from_the_offset_
         assert said["same"]
         assert said["tables"]["transactions"]["same"] > 50
 
-        done = asked(tmp_path, home, "bluegreen", "switch", "fraud", "--if-same", "--root", str(root))
+        words = ["bluegreen", "switch", "fraud", "--if-same", "--root", str(root)]
+        done = asked(tmp_path, home, *words, *(["--own-state"] if own_state else []))
         assert blue.wait() == 0, blue.err
         assert (done["did"], done["fit"]["how"]) == ("upgraded", "as it is")
         line = done["offsets"][topics.transactions]
@@ -111,6 +113,8 @@ def test_under_load_a_second_version_is_compared_and_takes_over_from_the_offset_
         until(lambda: lag(root) == 0, "all is read")
         asked(tmp_path, home, "stop", "fraud", "--root", str(root))
 
+    contract = json.loads((root / "contract.json").read_text())
+    assert contract.get("restored", {}).get("savepoint", "").startswith("switch-") is own_state
     check_tables(stream, topics, root)
     check_topics(kafka_bootstrap, topics, root)
     own = [str(m.headers()) for t in begun["topics"] for m in consume_all(kafka_bootstrap, t)]

@@ -500,4 +500,20 @@ MUTANTS: Final = (
         "gathering costs what is small",
         (f"{_UPSERT}::test_large_files_are_not_written_anew_for_a_few_small_ones",),
     ),
+    Mutant(
+        "expire: what waits is not brought in",
+        "shared/millrace/connectors/merging.py",
+        "            bring_in_left(tables, others)\n",
+        "            pass\n",
+        "rows that wait expire with the rest",
+        ("tests/unit/millrace/connectors/test_expiring.py",),
+    ),
+    Mutant(
+        "expire: all rows that wait are told as old",
+        "shared/millrace/connectors/merging.py",
+        "pc.field(column) < pa.scalar(before)",
+        "pc.field(column) != pa.scalar(before)",
+        "only rows of before are told",
+        ("tests/unit/millrace/connectors/test_expiring.py",),
+    ),
 )

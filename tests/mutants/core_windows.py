@@ -219,4 +219,30 @@ MUTANTS: Final = (
         "values of any type are counted",
         (f"{_TESTS}/test_aggregates.py::test_values_of_any_type_are_counted_beyond_the_buffer",),
     ),
+    Mutant(
+        "sessions: those beyond a cut are merged",
+        "shared/millrace/windows/sessions.py",
+        " if start // self._cut == part]",
+        "]",
+        "no session goes on beyond a cut",
+        ("tests/unit/millrace/windows/test_sessions.py",),
+    ),
+    Mutant(
+        "sessions: a session ends beyond the cut",
+        "shared/millrace/windows/sessions.py",
+        "        return min(super().end_of(event, at), at - at % self._cut + self._cut)\n",
+        "        return super().end_of(event, at)\n",
+        "no session goes on beyond a cut",
+        ("tests/unit/millrace/windows/test_invariance.py",),
+    ),
+    Mutant(
+        "distinct: the first ones that came are kept",
+        "shared/millrace/windows/value_aggregates.py",
+        "            if place < most and (place == len(acc)",
+        "            if len(acc) < most and (place == len(acc)",
+        "aggregates do not hang on the order of events",
+        (
+            "tests/unit/millrace/windows/test_aggregates.py::test_an_aggregate_is_the_same_however_it_is_added_and_merged",
+        ),
+    ),
 )

@@ -82,8 +82,8 @@ MUTANTS: Final = (
     Mutant(
         "aggregates: first is last",
         "apps/aggregates/definition.py",
-        '    "first": lambda of: first(of, type=float),\n',
-        '    "first": lambda of: last(of, type=float),\n',
+        '    "first": lambda of: first(of, type=_VALUE),\n',
+        '    "first": lambda of: last(of, type=_VALUE),\n',
         "functions give what their names say",
         (f"{_WINDOWS}::test_each_function_gives_what_its_name_says",),
     ),
@@ -226,9 +226,25 @@ MUTANTS: Final = (
     Mutant(
         "aggregates: what sketches come to is not bounded",
         "apps/aggregates/definition.py",
-        "    if aggregation.part_bytes > MAX_PART_BYTES:\n",
+        "    if size > MAX_PART_BYTES:\n",
         "    if False:\n",
         "a definition that may come to more is refused",
         (f"{_WINDOWS}::test_what_contradicts_itself_is_refused",),
+    ),
+    Mutant(
+        "aggregates: a text is kept as long as it is",
+        "apps/aggregates/selecting.py",
+        "else text[:MAX_TEXT]",
+        "else text",
+        "what is kept of a text is bounded",
+        ("tests/unit/apps/aggregates/test_windows.py::test_of_a_long_text_the_beginning_is_kept",),
+    ),
+    Mutant(
+        "aggregates: texts take no room",
+        "apps/aggregates/definition.py",
+        "            if call.function in _SKETCHES or (call.field in texts and call.keeps_texts)\n",
+        "            if call.function in _SKETCHES\n",
+        "state is bounded",
+        ("tests/unit/apps/aggregates/test_windows.py::test_what_contradicts_itself_is_refused",),
     ),
 )

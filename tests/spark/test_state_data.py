@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,30 @@ def test_what_is_shown_is_what_is_kept_and_looking_writes_nothing(history: Histo
     assert {k: r.states.number for k, r in rows.items()} == numbers
     assert rows["long-7"].key_group == key_group(encode_key(("long-7",)), 4)
     assert snapshot_of(history.checkpoint.root) == before
+
+
+def test_state_of_a_query_that_goes_on_while_the_engine_starts_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the time that Spark stands the query has removed the batch that is to be compared with."""
+    payments, root = Payments(spark, tmp_path / "input"), tmp_path / "state"
+    for part in range(2):
+        payments.add_some(range(part, part + 2))
+        payments.run(payments.stream(Balances()), {"main": tmp_path / "t"}, root, "parquet")
+    command = Commands(spark, monkeypatch, capsys)
+
+    @contextlib.contextmanager
+    def started(**_: object) -> Iterator[SparkSession]:
+        for log in ("offsets", "commits"):
+            (root / "checkpoint" / log / "0").unlink(missing_ok=True)
+        yield spark
+
+    monkeypatch.setattr(session, "tool_session", started)
+    said = command("state", "health", root, "-f", "json")
+    assert command.code == 0, said
+    assert json.loads(said)[0]["from_batch"] == 0
+    said = command("state", "diff", root, "--from-batch", 1)
+    assert command.code == 0, said
 
 
 @pytest.mark.matrix

@@ -7,10 +7,12 @@ either all of them are still there, or the copy is begun again with a later batc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,31 @@ class Checkpoint:
         sources = tuple(None if line == "-" else line for line in lines[2:])
         return Position(batch, sources, json.loads(lines[1]))
 
+    def plan(self, sources: tuple[str | None, ...]) -> int:
+        """Plan the batch after the last committed one so that it ends at some offsets; return its number.
+
+        The query must not run. A batch that was planned and has committed nothing is planned anew: when the
+        query starts it takes what is planned, and no more.
+
+        Args:
+            sources: Offsets of every source, as Spark writes them.
+
+        Raises:
+            CheckpointError: No batch was committed yet, or the query has other sources.
+        """
+        last = self.last()
+        kept, planned = self.position(last), self.planned()
+        if len(kept.sources) != len(sources):
+            raise CheckpointError(
+                f"{self.folder} reads {len(kept.sources)} sources, and offsets of {len(sources)} are given"
+            )
+        lines = self._log("offsets", planned[0] if planned else last)
+        for batch in planned:
+            (self.folder / "offsets" / str(batch)).unlink()
+        ends = ["-" if one is None else one for one in sources]
+        rewrite(self.folder / "offsets" / str(last + 1), "\n".join([*lines[:2], *ends]))
+        return last + 1
+
     def commit(self, batch: int) -> dict[str, Any]:
         """Return what Spark wrote when it committed a batch: names of state files."""
         found: dict[str, Any] = json.loads(self._log("commits", batch)[1])
@@ -236,6 +263,37 @@ class Checkpoint:
         raise CheckpointError(
             f"{self.folder}: files of batch {chosen} went while they were copied, {_TRIES} times: the query "
             "commits faster than they can be read; raise spark.sql.streaming.minBatchesToRetain"
+        )
+
+
+@contextlib.contextmanager
+def held(checkpoint: Checkpoint, batches: Iterable[int | None]) -> Iterator[tuple[Checkpoint, int]]:
+    """Keep a batch while the block runs, though its query goes on and removes it: an engine takes its time.
+
+    Args:
+        checkpoint: The checkpoint.
+        batches: The first of these that is still kept; ``None``: the last one.
+
+    Returns:
+        A copy with the batch, on the disk of the checkpoint of links, and the batch.
+
+    Raises:
+        CheckpointError: None of them is kept any more.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-state-") as folder:
+        copy = Checkpoint(checkpoint.root, Path(folder) / "checkpoint")
+        gone: CheckpointError | None = None
+        for batch in batches:
+            try:
+                chosen = checkpoint.copy(copy.folder, batch, link=True)
+            except CheckpointError as error:
+                gone = gone or error
+                continue
+            yield copy, chosen
+            return
+        checkpoint.last()  # says it where there is none at all
+        raise gone or CheckpointError(
+            f"{checkpoint.folder}: the batches that it kept went one after the other"
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -64,6 +64,7 @@ class CommittedState:
         key_file: The file of keys, if state is encrypted.
         kept_bytes: So many bytes of values are remembered.
         only: A process and the parts of a key: nothing else will be asked for, and less is read.
+        partitions: Partitions of the state; of others nothing is read, nor may be asked for. ``None``: all.
 
     Attributes:
         batch: The batch.
@@ -87,9 +88,10 @@ class CommittedState:
         key_file: str | None = None,
         kept_bytes: int = KEPT_BYTES,
         only: tuple[str | None, tuple[str, ...]] | None = None,
+        partitions: Collection[int] | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self._key_file, self._only = key_file, only
+        self._key_file, self._only, self._of = key_file, only, partitions
         self._lock = threading.RLock()
         self._moving = threading.Lock()
         self._partitions: dict[int, dict[int, Partition]] = {}
@@ -131,7 +133,8 @@ class CommittedState:
         keys = keys_for(contract, self._key_file)
         ids = self.checkpoint.commit(batch).get("stateUniqueIds")
         count = self.checkpoint.position(batch).partitions
-        wanted = {(stage.operator, number) for stage in stages for number in range(count)}
+        numbers = range(count) if self._of is None else [n for n in range(count) if n in self._of]
+        wanted = {(stage.operator, number) for stage in stages for number in numbers}
         if self._only is not None:
             stage = named_stage(stages, self._only[0])
             wanted = {
@@ -170,6 +173,16 @@ class CommittedState:
     def watermark(self) -> int | None:
         """The event-time watermark at which the next batch runs, ms."""
         return self.checkpoint.watermark(self.batch)
+
+    def partition_of(self, stage: Stage, station: int, label: int) -> int:
+        """Return the partition in which a key group is.
+
+        Args:
+            stage: The process.
+            station: The station.
+            label: Label of the key group.
+        """
+        return _partition(_hashed(stage, station, label), self._count)
 
     def held(self) -> AbstractContextManager[object]:
         """Return a block in which it stays at its batch, for several reads that belong together."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from millrace.checkpoints.checkpoint import Checkpoint
-from millrace.checkpoints.entries import key_name, reader_of
+from millrace.checkpoints.entries import EntryReader, key_name, reader_of
 from millrace.checkpoints.groups import StoredGroup
+from millrace.checkpoints.lookup import ReadValues
+from millrace.host.station import HEADER
 from millrace.runtime.clock_files import read_status, shown_watermark
-from millrace.state.cells import earliest
+from millrace.state.cells import INDEX, INDEX_PAGES, SCHEMA_PAGE, Cell, earliest
 from millrace.state.layout import TimerRecord
+from millrace.state.page_index import listed_by
 from millrace.state.paged import owner_of
 
 if TYPE_CHECKING:
@@ -77,28 +81,75 @@ def figures_of_group(number: int, group: StoredGroup, top: int) -> Figures:
     found.schemas = len(schemas)
     sizes: dict[str, int] = {}
     for info, cells, size in group.cells():
-        reader = reader_of(schemas[info.schema])
-        found.pages += 1
+        _add_page(found, sizes, reader_of(schemas[info.schema]), cells)
         found.largest_pages.append((size, number, info.number, len(cells)))
-        for key, cell in cells.items():
-            body = bytes(cell.body)
-            entry = reader.read(body)
-            owner, part = owner_of(key)
-            found.entries += part is None
-            found.entry_bytes += len(body)
-            found.timers += len(entry.timers)
-            found.processing_timers += len(entry.processing_timers)
-            found.waiting += len(entry.waiting)
-            found.next_timer_ms = earliest((found.next_timer_ms, cell.timer))
-            found.next_expiry_ms = earliest((found.next_expiry_ms, cell.expiry))
-            sizes[owner] = sizes.get(owner, 0) + len(body)
-            for name in entry.states:
-                if part is None or part[1] == 0 or name not in found.states:
-                    found.states[name] = found.states.get(name, 0) + 1
+    _name_largest(found, sizes, top)
+    return found
+
+
+def _add_page(found: Figures, sizes: dict[str, int], reader: EntryReader, cells: Mapping[str, Cell]) -> None:
+    """Add what the cells of a page come to, and how much each key takes in it."""
+    found.pages += 1
+    for key, cell in cells.items():
+        body = bytes(cell.body)
+        entry = reader.read(body)
+        owner, part = owner_of(key)
+        found.entries += part is None
+        found.entry_bytes += len(body)
+        found.timers += len(entry.timers)
+        found.processing_timers += len(entry.processing_timers)
+        found.waiting += len(entry.waiting)
+        found.next_timer_ms = earliest((found.next_timer_ms, cell.timer))
+        found.next_expiry_ms = earliest((found.next_expiry_ms, cell.expiry))
+        sizes[owner] = sizes.get(owner, 0) + len(body)
+        for name in entry.states:
+            if part is None or part[1] == 0 or name not in found.states:
+                found.states[name] = found.states.get(name, 0) + 1
+
+
+def _name_largest(found: Figures, sizes: Mapping[str, int], top: int) -> None:
     largest = heapq.nlargest(top, ((size, key) for key, size in sizes.items()))
     found.largest_keys = [(size, key_name(key)) for size, key in largest]
     found.largest_pages = heapq.nlargest(top, found.largest_pages)
-    return found
+
+
+def sample_of_group(
+    number: int, values: ReadValues, top: int, chance: random.Random, most_pages: int
+) -> tuple[Figures, int] | None:
+    """Return what some pages of a key group come to, and how many it has; ``None``: it holds nothing.
+
+    Args:
+        number: The group.
+        values: Reads values of it.
+        top: How many of the largest keys and pages are named, of those that are looked at.
+        chance: Chooses the pages.
+        most_pages: How many are looked at.
+
+    Returns:
+        Figures whose ``stored_bytes`` are those of the pages that were looked at.
+    """
+    stored = values([HEADER]).get(HEADER)
+    if stored is None:
+        return None
+    found, sizes = Figures(groups=1), dict[str, int]()
+    group = StoredGroup(stored)
+    header = group.read_header
+    indexes = [INDEX_PAGES | item.number for item in header.pages if item.schema == INDEX]
+    group.pages.update(values([SCHEMA_PAGE, *indexes]))
+    schemas = group.schemas()
+    found.schemas = len(schemas)
+    infos = header.pages if header.inline is not None else listed_by(header, group.bytes_of)
+    for info in chance.sample(infos, min(most_pages, len(infos))):
+        if header.inline is not None:
+            cells, size = header.inline, len(stored)
+        else:
+            group.pages.update(values([info.number]))
+            cells, size = group.page(info.number), len(group.pages[info.number])
+        _add_page(found, sizes, reader_of(schemas[info.schema]), cells)
+        found.stored_bytes += size
+        found.largest_pages.append((size, number, info.number, len(cells)))
+    _name_largest(found, sizes, top)
+    return found, len(infos)
 
 
 def added(parts: Iterable[Figures], top: int) -> Figures:

@@ -12,8 +12,10 @@ from millrace.cli.options import AppName, Format, Overrides, Root, Shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millrace.checkpoints.savepoints import Savepoint
     from millrace.runtime.settings import AppSettings
     from millrace.upgrading.trial import Compared, Trial
+    from millrace.upgrading.upgrade import Upgrade
 
 app = typer.Typer(
     help="Two versions of an app beside each other, compared, then switched.", no_args_is_help=True
@@ -93,8 +95,8 @@ def diff(
     """Compare the tables of both versions: rows of one only, and rows that differ, by column.
 
     Rows are compared by identity (event_id, or the key of a table with one row per key), from the second
-    version's savepoint on, up to offsets that both have read. Exit codes: 0 they are the same, 1 they are
-    not, 2 they cannot be compared.
+    version's savepoint on, up to offsets that both have read; so are topics that no table has. Exit codes: 0
+    they are the same, 1 they are not, 2 they cannot be compared.
     """
     import msgspec
 
@@ -114,6 +116,10 @@ def switch(
     if_same: Annotated[
         bool, typer.Option("--if-same", help="Compare first; where they are not the same, switch nothing.")
     ] = False,
+    own_state: Annotated[
+        bool,
+        typer.Option("--own-state", help="Go on with the state that the second version has kept."),
+    ] = False,
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove the second version's folder and topics afterwards.")
     ] = False,
@@ -126,9 +132,12 @@ def switch(
     """Put the second version in the place of the first: it writes the real tables and topics from then on.
 
     The first ends after its running batch, at offsets X; the new version begins at X, with the state as of X.
-    One writes at a time, so nothing is lost and nothing is there twice. Exit codes are those of
-    `millrace upgrade`; 2 also where --if-same finds differences.
+    One writes at a time, so nothing is lost and nothing is there twice. With --own-state that is the second
+    version's own state, read up to X, where both say the same. Exit codes are those of `millrace upgrade`; 2
+    also where --if-same finds differences.
     """
+    from dataclasses import replace
+
     from millrace.cli.upgrade_plan import ended_with, planned
     from millrace.errors import UserError
     from millrace.upgrading.trial import end_trial
@@ -144,7 +153,10 @@ def switch(
     if (checked := plan.check()).did == "refused":
         ended_with(checked, as_json=shape is Format.json)
     kafka = plan.settings.kafka
-    _stop(name, place, timeout, shape)
+    if own_state:
+        plan = replace(plan, state=_own_state(name, place, trial, plan, timeout, shape))
+    else:
+        _stop(name, place, timeout, shape)
     done = plan.run(say)
     if remove and done.did == "upgraded":
         end_trial(place, trial, kafka)
@@ -206,6 +218,35 @@ def _compared(name: str, place: Path, trial: Trial, timeout: str, shape: Format)
     return compare(load_app(name), settings, place, timeout_s=limit, say=_teller(name, shape))
 
 
+def _own_state(
+    name: str, place: Path, trial: Trial, plan: Upgrade, timeout: str, shape: Format
+) -> Callable[[Callable[[str], None]], Savepoint]:
+    """End the second version, wait for the first to be as far, and return what brings both to one place."""
+    from millrace.cli.upgrade_plan import settings_for
+    from millrace.errors import UserError
+    from millrace.time.durations import to_ms
+    from millrace.upgrading.own_state import OwnState
+    from millrace.upgrading.started import started_of
+    from millrace.upgrading.trial import job_in
+
+    job = job_in(place)
+    if job is None or plan.job is None:
+        raise UserError("both versions must run, so that the state of the second can be taken")
+    started = started_of(job)
+    found = OwnState(
+        plan.app,
+        settings_for(name, started),
+        Path(trial.of),
+        place,
+        started,
+        plan.start_s,
+        to_ms(timeout) / 1000,
+    )
+    _stop(name, place, timeout, shape)
+    found.wait_for_blue(_teller(name, shape))
+    return found
+
+
 def _settings(name: str, place: Path, trial: Trial) -> AppSettings:
     """Return the settings of the second version: those of a job that runs, else what is known here."""
     from millrace.cli.upgrade_plan import settings_for
@@ -259,7 +300,16 @@ def _show(found: Compared) -> None:
                 console.print(f"{name}: {count:,} rows are there more than once in {side}")
         for kind, examples in one.examples.items():
             console.print(f"{name}: {kind.replace('_', ' ')}, for example: {'; '.join(examples)}")
+    for name, sent in sorted(found.sent.items()):
+        kinds = {"only blue": sent.only_blue, "only green": sent.only_green, "differ": sent.differ}
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
+        part = "" if sent.share == 1.0 else f" of a {sent.share:.1%} sample"
+        console.print(f"topic {name}: {sent.same:,} records the same{part}{counts and f', {counts}'}")
+        for kind, examples in sent.examples.items():
+            console.print(f"topic {name}: {kind.replace('_', ' ')}, for example: {'; '.join(examples)}")
     if found.not_compared:
-        console.print(f"not compared, as no table has it: what goes to {', '.join(found.not_compared)}")
+        console.print(
+            f"not compared, as an earlier version began the second one: {', '.join(found.not_compared)}"
+        )
     said = "the same" if found.same else "NOT the same"
     console.print(f"{found.app}: both versions say {said}, up to what both had read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,13 +96,16 @@ def found_jobs(jobs: Jobs, names: list[str], root: Path | None, places: Places) 
     Raises:
         UserError: There is no such app, or no such folder.
     """
+    from millrace.observing.reading import is_at
+
     known: list[tuple[str, Path]] = []
     if root is not None:
-        place = str(root.absolute())
-        recorded = any(job.record is not None and job.record.root == place for job in jobs.records())
+        recorded = any(job.record is not None and is_at(job.record.root, root) for job in jobs.records())
         if not root.is_dir() and not recorded:
             raise UserError(f"{root} is no folder")
-        known = [] if recorded else [(app, root.absolute()) for app in names or [_app_of(root)]]
+        # As a job itself calls its folder, so that it is found by it.
+        place = Path(os.path.abspath(root))
+        known = [] if recorded else [(app, place) for app in names or [_app_of(root)]]
     else:
         known = places.of(names)
     found = jobs.all(known)
@@ -110,8 +114,7 @@ def found_jobs(jobs: Jobs, names: list[str], root: Path | None, places: Places) 
     return [
         s
         for s in found
-        if (not names or s.app in names or s.state == "unreadable")
-        and (root is None or s.root == str(root.absolute()))
+        if (not names or s.app in names or s.state == "unreadable") and (root is None or is_at(s.root, root))
     ]
 
 

@@ -32,7 +32,7 @@ def logs(
     With the setting log_format=json its lines are JSON with query and batch. Exit codes: 0 shown, 1 nothing
     has been logged, 2 something you can put right.
     """
-    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of
+    from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, record_of
     from millrace.observing.joblog import LOG_FILE
     from millrace.observing.jobs import state_of
     from millrace.observing.reading import chosen
@@ -48,7 +48,7 @@ def logs(
     shown, at = last_lines(path, lines) if path.exists() else ([], 0)
     for line in shown:
         typer.echo(_shown(line, as_json))
-    record = None if status.figures is None else status.figures.job
+    record = record_of(name, status)
     if not goes_on or record is None:
         return
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends

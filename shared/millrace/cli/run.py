@@ -25,6 +25,9 @@ def run(
             "The checkpoint cannot be gone on from then.",
         ),
     ] = True,
+    until_batch: Annotated[
+        int | None, typer.Option("--until-batch", metavar="N", help="Stop when batch N is committed.")
+    ] = None,
     bootstrap: Annotated[
         str | None, typer.Option(help="Kafka broker (host:port); also KAFKA_BOOTSTRAP_SERVERS.")
     ] = None,
@@ -78,6 +81,7 @@ def run(
         settings,
         until_end=until_end,
         drain=drain,
+        until_batch=until_batch,
         on_batch=report,
         on_warning=warn,
         on_plan=tell,

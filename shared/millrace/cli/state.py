@@ -50,7 +50,7 @@ def list_(
     """Entries, timers, sizes, what the last batches wrote, the largest keys and pages."""
     from dataclasses import asdict
 
-    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.checkpoint import held, locate
     from millrace.errors import UserError
 
     if shape is Format.parquet:
@@ -62,11 +62,10 @@ def list_(
     from millrace.checkpoints.session import tool_session
     from millrace.checkpoints.stages import stages_of
 
-    stages = stages_of(checkpoint, checkpoint.last())
     found = []
-    with tool_session() as spark:
-        for stage in [s for s in stages if process in (None, s.process)]:
-            with view_of(spark, checkpoint, batch=batch, process=stage.process, key_file=key_file) as view:
+    with held(checkpoint, [batch]) as (copy, chosen), tool_session() as spark:
+        for stage in [s for s in stages_of(copy, chosen) if process in (None, s.process)]:
+            with view_of(spark, copy, batch=chosen, process=stage.process, key_file=key_file) as view:
                 found.append((view.stage, view.batch, figures_of(view, top=top)))
     sizes = batch_sizes(checkpoint)
     if shape is Format.json:
@@ -104,9 +103,10 @@ def health(
 
     Exit codes: 0 done, 1 a finding and --strict, 2 something you can put right.
     """
+    from contextlib import ExitStack
     from dataclasses import asdict
 
-    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.checkpoint import held, locate
     from millrace.cli.lint_state import unbounded_states
     from millrace.errors import UserError
 
@@ -114,24 +114,25 @@ def health(
         raise UserError("state health gives a table or JSON")
     checkpoint = locate(target)
 
-    from millrace.checkpoints.figures import batch_sizes, figures_of
+    from millrace.checkpoints.figures import figures_of
     from millrace.checkpoints.health import health_of
     from millrace.checkpoints.reading import view_of
     from millrace.checkpoints.session import tool_session
     from millrace.checkpoints.stages import stages_of
 
-    kept = checkpoint.batches()
-    earlier = from_batch if from_batch is not None else kept[0] if kept else None
     unbounded = unbounded_states(target)
-    watermarks = {size.batch: size.watermark_ms for size in batch_sizes(checkpoint)}
     found = []
-    with tool_session() as spark:
-        for stage in [s for s in stages_of(checkpoint, checkpoint.last()) if process in (None, s.process)]:
+    with ExitStack() as stack:
+        # A query that runs has removed the first batch by the time that Spark has started.
+        wanted = checkpoint.batches() if from_batch is None else [from_batch]
+        kept = [stack.enter_context(held(checkpoint, batches)) for batches in (wanted, [None])]
+        watermarks = {batch: checkpoint.watermark(batch) for _, batch in kept}
+        last, newest = kept[1]
+        spark = stack.enter_context(tool_session())
+        for stage in [s for s in stages_of(last, newest) if process in (None, s.process)]:
             at = []
-            for batch in (earlier, None):
-                with view_of(
-                    spark, checkpoint, batch=batch, process=stage.process, key_file=key_file
-                ) as view:
+            for copy, batch in kept:
+                with view_of(spark, copy, batch=batch, process=stage.process, key_file=key_file) as view:
                     at.append((view.batch, figures_of(view, top=3)))
             names = unbounded.get(stage.process, ())
             found.append(health_of(stage.process, at[0], at[1], watermarks, names))
@@ -211,7 +212,7 @@ def export(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many keys.")] = None,
 ) -> None:
     """A row per key: JSON lines or a table to the terminal or a file, or Parquet to a folder."""
-    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.checkpoint import held, locate
     from millrace.errors import UserError
 
     if shape is Format.parquet and out is None:
@@ -226,8 +227,9 @@ def export(
     from millrace.local.private import open_private
 
     with (
+        held(checkpoint, [batch]) as (copy, chosen),
         tool_session() as spark,
-        view_of(spark, checkpoint, batch=batch, process=process, key_file=key_file) as view,
+        view_of(spark, copy, batch=chosen, process=process, key_file=key_file) as view,
     ):
         rows = entries_of(view)
         if limit is not None:
@@ -260,7 +262,7 @@ def diff(
     limit: Annotated[int, typer.Option(min=1, help="So many of the keys that differ are named.")] = 20,
 ) -> None:
     """Keys that came, went and changed between two batches or two checkpoints, and how sizes grew."""
-    from millrace.checkpoints.checkpoint import locate
+    from millrace.checkpoints.checkpoint import held, locate
     from millrace.errors import UserError
 
     if shape is Format.parquet and out is None:
@@ -277,9 +279,11 @@ def diff(
     from millrace.checkpoints.tables import compared, digests_of
 
     with (
+        held(first, [from_batch]) as (one, earlier),
+        held(second, [to_batch]) as (other, later),
         tool_session() as spark,
-        view_of(spark, first, batch=from_batch, process=process, key_file=key_file) as old,
-        view_of(spark, second, batch=to_batch, process=process, key_file=key_file) as new,
+        view_of(spark, one, batch=earlier, process=process, key_file=key_file) as old,
+        view_of(spark, other, batch=later, process=process, key_file=key_file) as new,
     ):
         rows = compared(digests_of(old), digests_of(new)).cache()
         if shape is Format.parquet:

@@ -16,6 +16,9 @@ app = typer.Typer(
     help="Upkeep of an app's Delta tables, also while it runs: list, compact, vacuum, expire, maintain.",
 )
 
+#: How long a job that runs may take to bring in what waits for its tables, s.
+_MERGED_S = 90.0
+
 Names = Annotated[list[str] | None, typer.Option("--table", "-t", help="This table only; repeatable.")]
 
 
@@ -94,9 +97,14 @@ def expire_(
 ) -> None:
     """Remove rows that are older than `storage.retention` says of their table; then `vacuum` their files.
 
+    What batches have left for a table comes into it first: a job that runs is waited for.
     For example: millrace tables expire fraud -s storage.retention.transactions=400d
     """
-    from millrace.connectors.upkeep import expire, find_tables
+    from dataclasses import replace
+    from datetime import UTC, datetime
+
+    from millrace.connectors.merging import rows_before, settle
+    from millrace.connectors.upkeep import TIME, expire, find_tables
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms
     from millrace.runtime.commands import settings_of
@@ -107,10 +115,17 @@ def expire_(
     if not storage.retention:
         raise UserError(f"storage.retention of {name} names no table: everything is kept")
     at = now_ms() if now is None else to_time_ms(now)
-    for path in find_tables(Path(storage.path("tables")), storage.retention):
-        done = expire(path, before_ms=at - to_ms(storage.retention[path.name]), dry_run=dry_run)
+    found = find_tables(Path(storage.path("tables")), storage.retention)
+    if not dry_run:
+        settle(found, patience_s=_MERGED_S)
+    for path in found:
+        before_ms = at - to_ms(storage.retention[path.name])
+        waiting = rows_before(path, TIME, datetime.fromtimestamp(before_ms / 1000, UTC))
+        done = replace(expire(path, before_ms=before_ms, dry_run=dry_run), waiting=waiting)
         what = "would be removed" if dry_run else "removed"
-        _say(done, f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}", shape)
+        more = f", {waiting:,} more wait for the table" if waiting else ""
+        line = f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}{more}"
+        _say(done, line, shape)
 
 
 @app.command("maintain", epilog="Example: millrace tables maintain fraud --every 6h --keep 7d")
@@ -139,6 +154,7 @@ def maintain_(
     SIGTERM end it behind the table that it is at.
     """
     from millrace.connectors.maintenance import Care, maintain
+    from millrace.errors import UserError
     from millrace.local.stopping import stop_signals
     from millrace.runtime.apps import load_app
     from millrace.runtime.commands import settings_of
@@ -149,6 +165,8 @@ def maintain_(
     written = load_app(name).topology(settings).written
     merged = frozenset(to.table for _, to in written if isinstance(to, Upsert))
     pause_s = None if every is None else to_ms(every) / 1000
+    if pause_s is not None and pause_s < 1:
+        raise UserError(f"--every {every}: a second or more, e.g. 6h")
     with stop_signals() as stop:
         care = Care(to_ms(keep), to_ms(quiet_for) / 1000, patience, target_mb << 20, stop.wait)
         while True:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -606,6 +607,51 @@ def bring_in_left(
             table = MergedTable(Upsert(**fields), str(folder), make, "", keeps=True, put_aside=aside)
         table.prepare()
     return unknown
+
+
+def settle(folders: Sequence[Path], *, patience_s: float) -> list[str]:
+    """Have what waits for some tables of an app brought into them; return the tables for which some wait on.
+
+    A job that runs does it, and is waited for; where none runs it is done here, as its next start would.
+
+    Args:
+        folders: Where the tables are, beside each other under the app's root.
+        patience_s: How long the job may take, s.
+
+    Raises:
+        MergeFailed: A file that a batch left cannot be read, or brought in.
+    """
+    from millrace.runtime.contract import CheckpointInUse, owned
+
+    if not folders or not wait_for_merges(folders, patience_s=0.0):
+        return []
+    tables = folders[0].parent
+    others = {path.name for path in tables.iterdir()} - {path.name for path in folders}
+    try:
+        with owned(tables.parent):
+            bring_in_left(tables, others)
+    except CheckpointInUse:
+        return wait_for_merges(folders, patience_s=patience_s)
+    return wait_for_merges(folders, patience_s=0.0)
+
+
+def rows_before(folder: Path, column: str, before: datetime) -> int:
+    """Return how many rows that wait for a table are of before a time, and not in it.
+
+    Args:
+        folder: Where the table is.
+        column: The column that has their time.
+        before: The time.
+
+    Raises:
+        MergeFailed: A file that a batch left cannot be read.
+    """
+    import pyarrow.compute as pc
+
+    if not waiting_files(folder):
+        return 0
+    waits = open_with_waiting(folder)[1]
+    return sum(rows.filter(pc.field(column) < pa.scalar(before)).num_rows for rows in waits)
 
 
 def waiting_rows(folder: Path) -> Iterator[pa.Table]:

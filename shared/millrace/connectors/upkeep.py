@@ -32,7 +32,7 @@ _ATTEMPTS = 5
 _HOUR_MS = 3_600_000
 Done = TypeVar("Done")
 #: Event time of a row, in all tables that a stream writes.
-_TIME = "_event_time"
+TIME = "_event_time"
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,13 @@ class Expired:
         name: The table.
         before_ms: Rows of before this event time, UTC milliseconds.
         rows: How many.
+        waiting: How many more a batch has left for the table that are not in it yet.
     """
 
     name: str
     before_ms: int
     rows: int
+    waiting: int = 0
 
 
 def find_tables(folder: Path, names: Iterable[str] = ()) -> list[Path]:
@@ -234,13 +236,13 @@ def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
     import pyarrow.compute as pc
 
     opened = _open(table)
-    if _TIME not in {field.name for field in opened.schema().fields}:
-        raise UserError(f"{table.name} has no column {_TIME}: its rows cannot expire")
+    if TIME not in {field.name for field in opened.schema().fields}:
+        raise UserError(f"{table.name} has no column {TIME}: its rows cannot expire")
     before = datetime.fromtimestamp(before_ms / 1000, UTC)
     if dry_run:
-        rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(_TIME) < before)
+        rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(TIME) < before)
         return Expired(table.name, before_ms, int(rows))
-    done = beside_others(lambda: _open(table).delete(f"{_TIME} < '{before.isoformat()}'"))
+    done = beside_others(lambda: _open(table).delete(f"{TIME} < '{before.isoformat()}'"))
     return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
 
 

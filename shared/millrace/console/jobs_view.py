@@ -201,9 +201,10 @@ def _facts(status: JobStatus, now_ms: int) -> list[tuple[str, str]]:
     for process, s in f.state.items():
         if not s.bytes:
             continue
+        about, seen = ("", "") if s.share == 1.0 else ("about ", f" of {s.share:.1%} of the pages")
         found.append(
-            (f"state {process}", f"{s.entries:,} keys at batch {s.batch:,}, {size(s.bytes)}, "
-             f"{s.pages:,} pages, {s.timers:,} timers, largest {size(s.largest_entry_bytes)} "
+            (f"state {process}", f"{about}{s.entries:,} keys at batch {s.batch:,}, {size(s.bytes)}, "
+             f"{s.pages:,} pages, {s.timers:,} timers, largest{seen} {size(s.largest_entry_bytes)} "
              f"({s.largest_key}), skew {s.skew:.1f}")
         )  # fmt: skip
     if f.state_memory_bytes is not None:

@@ -124,7 +124,9 @@ def _waiting(figures: Figures | None) -> dict[str, int]:
 
 def _state_of(figures: Figures | None, link: Link) -> str:
     state = None if figures is None else figures.state.get(link.name)
-    return "" if state is None else f"{state.entries:,} keys, {state.bytes:,} bytes"
+    if state is None:
+        return ""
+    return f"{'' if state.share == 1.0 else 'about '}{state.entries:,} keys, {state.bytes:,} bytes"
 
 
 def _edge(

@@ -268,8 +268,8 @@ def window_join(
         raise JoinDefinitionError(
             f"a window join is over tumbling(...), hopping(...) or session(...), not {assigner!r}"
         )
-    if isinstance(assigner, Session) and assigner.max_length_ms is not None:
-        raise JoinDefinitionError("a window join takes sessions without max_length")
+    if isinstance(assigner, Session) and (assigner.max_length_ms or assigner.cut_every_ms):
+        raise JoinDefinitionError("a window join takes sessions without max_length and cut_every")
     _check_how(how)
     named = name or _name(left, "window", right)
     grace_ms = length_ms(grace, "grace")

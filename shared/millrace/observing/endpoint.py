@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from millrace.errors import UserError
 from millrace.observing.exposition import Bounds, health_of, readiness_of, registry_of
@@ -96,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         figures, registry = self.server.figures, self.server.registry
         assert figures is not None  # noqa: S101  (it answers in `serving`)
         assert registry is not None  # noqa: S101
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         if path == "/metrics":
             from prometheus_client.exposition import choose_encoder
 

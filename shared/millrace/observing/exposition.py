@@ -46,7 +46,7 @@ def readiness_of(figures: Figures, now_ms: int, bounds: Bounds) -> list[str]:
     """Return why a job does not keep up, or has not begun; nothing: it is ready."""
     if wrong := health_of(figures, now_ms, bounds):
         return wrong
-    if figures.batches == 0:
+    if figures.batches == 0 and figures.phase != "waiting":
         return ["no batch has been committed yet"]
     found = []
     if (lag := figures.lag or 0) > bounds.ready_lag:
@@ -179,6 +179,11 @@ def _metrics(now: Figures) -> Iterator[Metric]:
         ("state_waiting_events", "Events that wait for the watermark.", "waiting"),
         ("state_largest_entry_bytes", "Size of the largest entry.", "largest_entry_bytes"),
         ("state_key_group_skew", "Bytes of the largest key group over the mean.", "skew"),
+        (
+            "state_looked_at_share",
+            "Share of the pages that these figures are of; below 1 estimates.",
+            "share",
+        ),
     ):
         values = [((process,), float(getattr(s, field))) for process, s in sorted(now.state.items())]
         yield from gauges(own, about, of, values)

@@ -51,6 +51,8 @@ class StateFigures(msgspec.Struct):
         largest_key: Its key.
         groups: Key groups that hold something.
         skew: Bytes of the largest key group over the mean of all that there are; 1: spread evenly.
+        share: Share of the pages that was looked at: below 1 the numbers are estimates, and the largest entry
+            is the largest of those.
     """
 
     batch: int
@@ -64,6 +66,7 @@ class StateFigures(msgspec.Struct):
     largest_key: str = ""
     groups: int = 0
     skew: float = 0.0
+    share: float = 1.0
 
 
 class WaitingFigures(msgspec.Struct):
@@ -127,7 +130,7 @@ class Figures(msgspec.Struct):
         dead_letters: Reason → dead letters since the job began.
         state_memory_bytes: Memory of the state stores; ``None`` where there is none.
         state_files_bytes: What the files of state take on the disk, of all batches that are kept.
-        state: Process → what its state comes to; nothing where it is too large to be gone through.
+        state: Process → what its state comes to; of large state by a sample.
         models: Alias → model.
         waiting: Table → what waits for it; nothing: all that was committed is in the tables.
         observing_cpu_s: CPU seconds of this process that went into all this.

@@ -97,7 +97,8 @@ class HistoryWriter:
     def _put_aside(self, now: int) -> None:
         if self._began_ms is None:
             self._began_ms = _first_ms(self._path, now)
-        if now - self._began_ms > DAY_MS:
+        # Also what a clock that was far ahead began: else nothing would be put aside until then.
+        if abs(now - self._began_ms) > DAY_MS:
             self._path.replace(_old(self._path))
             self._began_ms = now
 
@@ -118,6 +119,8 @@ class HistoryReader:
     def last_day(self, now_ms: int) -> Sequence[Moment]:
         """Return the moments of the last day, in order of time; of what cannot be read: none.
 
+        Moments that are still to come are of a clock that was ahead, and are left out.
+
         Args:
             now_ms: Now, UTC ms.
         """
@@ -126,9 +129,8 @@ class HistoryReader:
         except OSError:
             self._identity, self._offset, self._moments = None, 0, []
         since = now_ms - DAY_MS
-        if self._moments and self._moments[0].at_ms < since:
-            self._moments = [m for m in self._moments if m.at_ms >= since]
-        return tuple(self._moments)
+        self._moments = [m for m in self._moments if m.at_ms >= since]
+        return tuple(m for m in self._moments if m.at_ms < now_ms + EVERY_MS)
 
     def _read(self) -> None:
         with self._path.open("rb") as file:

@@ -55,6 +55,7 @@ class Observer:
         key_file: File of the keys that its state is encrypted with.
         exports: Folders of exported models.
         wall_ms: Now, UTC milliseconds.
+        clock_ms: Milliseconds that only go forward, and as fast as time does: rates are taken by them.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Observer:
         key_file: str | None = None,
         exports: tuple[Path, ...] = (),
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.record = record
         self._root = Path(record.root)
         self._monitor, self._key_file, self._exports = monitor, key_file, exports
-        self._wall_ms = wall_ms
+        self._wall_ms, self._clock_ms = wall_ms, clock_ms
         self._lock = threading.Lock()
         self._figures = Figures(record, wall_ms())
         self._outputs: dict[str, int] = {}
@@ -153,7 +155,7 @@ class Observer:
             clock = self._clock
             phase = now.phase
             if phase in ("running", "waiting"):
-                phase = "waiting" if query.idle and query.batches else "running"
+                phase = "waiting" if query.idle else "running"
             return msgspec.structs.replace(
                 now,
                 at_ms=self._wall_ms(),
@@ -182,9 +184,9 @@ class Observer:
     def _sample(self) -> None:
         made = self._made()
         with self._lock:
-            took = made.batch_ms or 0
-            self._read.see(made.at_ms, made.read, batch_ms=took)
-            self._written.see(made.at_ms, made.outputs, batch_ms=took)
+            took, now = made.batch_ms or 0, self._clock_ms()
+            self._read.see(now, made.read, batch_ms=took)
+            self._written.see(now, made.outputs, batch_ms=took)
         self._write(made)
         if made.batches and time.monotonic() >= self._say_at:
             self._say_at = time.monotonic() + _SAY_S

@@ -33,7 +33,7 @@ class Rates:
         """Take the counts of a moment.
 
         Args:
-            at_ms: When, UTC ms; what is not after the last one, as of a clock that was set back, is left out.
+            at_ms: When, by a clock that only goes forward, ms; what is not after the last one is left out.
             counts: The counts, by name.
             batch_ms: How long a batch takes, ms: rates are taken over three at least, as counts stand still
                 meanwhile.
@@ -47,13 +47,17 @@ class Rates:
             self._seen.popleft()
 
     def per_second(self) -> dict[str, float]:
-        """Return how much was added per second, by name; nothing before the second look."""
+        """Return how much was added per second, by name; nothing of what was seen once."""
         if len(self._seen) < 2:
             return {}
-        (since_ms, before), (at_ms, after) = self._seen[0], self._seen[-1]
-        seconds = (at_ms - since_ms) / 1_000
-        return {
-            name: max(0, count - before.get(name, 0)) / seconds
-            for name, count in after.items()
-            if self._from_zero or name in before
-        }
+        (first_ms, first), (at_ms, after) = self._seen[0], self._seen[-1]
+        found = {}
+        for name, count in after.items():
+            since_ms, before = first_ms, first.get(name)
+            if before is None and self._from_zero:
+                before = 0
+            elif before is None:  # it came later
+                since_ms, before = next((at, seen[name]) for at, seen in self._seen if name in seen)
+            if since_ms < at_ms:
+                found[name] = max(0, count - before) / ((at_ms - since_ms) / 1_000)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -183,6 +184,15 @@ def _sums(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
     return {topic: sum(of.values()) for topic, of in sorted(offsets.items())}
 
 
+def is_at(root: str, folder: Path) -> bool:
+    """Return whether a job's folder is the one that is meant, by whichever way.
+
+    >>> is_at("/data/fraud", Path("/data/iot/../fraud")), is_at("", Path("/data"))
+    (True, False)
+    """
+    return bool(root) and os.path.realpath(root) == os.path.realpath(folder)
+
+
 def chosen(found: Sequence[JobStatus], app: str, root: Path | None) -> JobStatus:
     """Return the one job that is meant.
 
@@ -194,12 +204,14 @@ def chosen(found: Sequence[JobStatus], app: str, root: Path | None) -> JobStatus
     Raises:
         UserError: There is none, or there are several.
     """
-    of_app = [s for s in found if s.app == app and (root is None or s.root == str(root.absolute()))]
-    live = [s for s in of_app if s.state in ("running", "starting", "elsewhere", "died")]
-    if len(live) > 1:
-        raise UserError(f"{app} runs in {', '.join(s.root for s in live)}: name one with --root")
-    if live:
-        return live[0]
+    of_app = [s for s in found if s.app == app and (root is None or is_at(s.root, root))]
+    # Who runs is meant rather than who has died, of which records are left.
+    for states, said in (("running", "starting", "elsewhere"), "runs"), (("died",), "has died"):
+        live = [s for s in of_app if s.state in states]
+        if len(live) > 1:
+            raise UserError(f"{app} {said} in {', '.join(s.root for s in live)}: name one with --root")
+        if live:
+            return live[0]
     if not of_app:
         raise UserError(f"no job of {app} is known{'' if root is None else f' in {root}'}")
     return of_app[0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.errors import UserError
@@ -12,7 +13,7 @@ from millrace.operations.sending import NoBroker, reachable
 if TYPE_CHECKING:
     from millrace.runtime.settings import KafkaSettings
 
-__all__ = ["Stored", "read_topics"]
+__all__ = ["Stored", "read_on", "read_topics"]
 
 _ANSWER_S: Final = 10.0
 _Offsets = dict[tuple[str, int], int]
@@ -64,18 +65,72 @@ def read_topics(
         NoBroker: No answer, or none in time.
         UserError: A topic that is needed does not exist, or records that are asked for may be deleted.
     """
-    from confluent_kafka import Consumer, KafkaException
+    from millrace.kafka.admin import topic_partitions
 
-    from millrace.kafka.admin import client_config, topic_partitions
-
-    bootstrap, options = reachable(kafka), dict(kafka.options)
-    partitions = topic_partitions(bootstrap, options=options)
+    bootstrap = reachable(kafka)
+    partitions = topic_partitions(bootstrap, options=kafka.options)
     missing = [name for name in topics if name in needed and name not in partitions]
     if missing:
         raise UserError(f"there is no topic {missing[0]} at {bootstrap}: is it the app's broker?")
+    with _consumer(kafka) as consumer:
+        places = [(name, n) for name in topics for n in range(partitions.get(name, 0))]
+        begins, ends = _bounds(consumer, places, from_ms, whole)
+        _read(consumer, begins, ends, take, quiet_s)
+
+
+def read_on(
+    kafka: KafkaSettings,
+    topic: str,
+    begins: Mapping[int, int],
+    take: Callable[[Stored], None],
+    ends: Mapping[int, int] | None = None,
+    *,
+    quiet_s: float = 20.0,
+) -> dict[int, int]:
+    """Read a topic from where it was read up to; return where that is now: partition → offset.
+
+    Args:
+        kafka: The broker and how to reach it.
+        topic: Its name; one that does not exist is empty.
+        begins: Partition → offset to begin at; a partition that is left out is read from its begin, and so is
+            one of which these records are deleted.
+        take: Called with each record, committed ones only.
+        ends: Partition → offset to end at; ``None``: where it ends now.
+        quiet_s: So long nothing may come before the end is reached, seconds.
+
+    Raises:
+        NoBroker: No answer, or none in time.
+    """
+    from confluent_kafka import TopicPartition
+
+    from millrace.kafka.admin import topic_partitions
+
+    count = topic_partitions(reachable(kafka), options=kafka.options).get(topic, 0)
+    first, last = _Offsets(), _Offsets()
+    with _consumer(kafka) as consumer:
+        for n in range(count):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=_ANSWER_S)
+            first[topic, n] = max(low, begins.get(n, 0))
+            last[topic, n] = high if ends is None else min(high, ends.get(n, 0))
+        _read(consumer, first, last, take, quiet_s)
+    return {n: end for (_, n), end in last.items()}
+
+
+@contextmanager
+def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
+    """Give a consumer that joins no group.
+
+    Raises:
+        NoBroker: What the block reads cannot be read.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    from millrace.kafka.admin import client_config
+
+    bootstrap = reachable(kafka)
     consumer = Consumer(
         {
-            **client_config(bootstrap, options),
+            **client_config(bootstrap, dict(kafka.options)),
             "group.id": "millrace-audit",  # demanded, and never joined
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -84,9 +139,7 @@ def read_topics(
         }
     )
     try:
-        places = [(name, n) for name in topics for n in range(partitions.get(name, 0))]
-        begins, ends = _bounds(consumer, places, from_ms, whole)
-        _read(consumer, begins, ends, take, quiet_s)
+        yield consumer
     except KafkaException as error:
         raise NoBroker(f"topics cannot be read from {bootstrap}: {error.args[0].str()}") from None
     finally:

@@ -74,6 +74,7 @@ class Job:
         until_end: Take what is in the topics at the start and end; else run until stopped.
         drain: At the end, move the watermark to the end of time, so that every timer fires; the
             checkpoint cannot be gone on from then.
+        until_batch: Stop when this batch is committed; ``None``: no batch ends it.
         monitor: Fed with the query's progress, if given.
         on_batch: Called after each batch with its id and the number of records per output.
         on_warning: Told in a line what may go wrong; left out, it is logged.
@@ -95,6 +96,7 @@ class Job:
         *,
         until_end: bool = False,
         drain: bool = False,
+        until_batch: int | None = None,
         monitor: QueryMonitor | None = None,
         on_batch: Callable[[int, dict[str, int]], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
@@ -119,6 +121,7 @@ class Job:
         self._topics = with_output_suffix(app.topics(settings), settings.kafka.output_suffix)
         self._until_end = until_end
         self._drain = drain
+        self._until_batch = until_batch
         self._monitor = monitor or QueryMonitor()
         self._observer: Observer | None = None
         self._batch = -1
@@ -502,6 +505,8 @@ class Job:
     def _after_batch(self, batch_id: int, counts: dict[str, int]) -> None:
         self._ran = self._ran or bool(counts)
         self._batch = batch_id
+        if self._until_batch is not None and batch_id >= self._until_batch:
+            self._stop.set()  # it is committed, and the next is refused
         if self._observer is not None:
             self._observer.on_batch(batch_id, counts)
         if self._on_batch is not None:

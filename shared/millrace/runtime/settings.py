@@ -498,7 +498,14 @@ def origins(settings: AppSettings) -> dict[str, str]:
     ``"--set KEY"``.
     """
     known = settings.came_from()
-    return {key: known.get(key, DEFAULT) for key in flat(redacted(settings))}
+    return {key: _origin(known, key) for key in flat(redacted(settings))}
+
+
+def _origin(known: Mapping[str, str], key: str) -> str:
+    """Return where a value came from: by its key, or with the mapping that it stands in."""
+    while key and key not in known:
+        key = key.rpartition(".")[0]
+    return known.get(key, DEFAULT)
 
 
 def redacted(settings: BaseModel) -> dict[str, Any]:
@@ -536,7 +543,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _put(values: dict[str, Any], entry: Entry) -> None:
     at = values
     for part in entry.path[:-1]:
-        at = at.setdefault(part, {})
+        if not isinstance(at.setdefault(part, {}), dict):
+            at[part] = {}
+        at = at[part]
     at[entry.path[-1]] = entry.value
 
 

@@ -180,6 +180,9 @@ class Collector:
                         name = ".".join(rest)
                         name = name.replace("_", ".") if dots and not parsed else name
                         entries.append(Entry((*here, name), item, origin((*path, said, *rest))))
+                elif isinstance(value, Mapping) and isinstance(origin, _Named) and not parsed:
+                    # A key of a mapping by itself, `--set storage.retention.alerts=7d`: the others stay.
+                    entries += [Entry((*here, *rest), item, where) for rest, item in _flat(value)]
                 else:
                     entries.append(Entry(here, value, where))
         return entries

@@ -7,9 +7,11 @@ tables and topics.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,12 +32,14 @@ from millrace.runtime.plans import settled
 from millrace.topology.sinks import Upsert, table_name
 from millrace.upgrading.differences import Looks, Row, TableDifference, difference, difference_by_key
 from millrace.upgrading.fitting import Fit
+from millrace.upgrading.sent import SentDifference, SentTopic, reader
 from millrace.upgrading.starting import OUTPUT_FILE, start_and_wait
 
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
     from millrace.runtime.settings import AppSettings, KafkaSettings
     from millrace.topology.sinks import Table
+    from millrace.upgrading.started import Started
     from millrace.upgrading.upgrade import Upgrade
 
 #: In the folder of a trial: what it is one of.
@@ -62,6 +66,7 @@ class Trial(msgspec.Struct):
         batch: The batch of that.
         offsets: Topic → partition → offset at which it began.
         tables: Where the tables of the other stood then, as a manifest has it.
+        sent: Topic of the other that no table has → partition → where it ended then.
     """
 
     app: str
@@ -73,6 +78,7 @@ class Trial(msgspec.Struct):
     batch: int
     offsets: Offsets
     tables: dict[str, Any]
+    sent: Offsets = {}
 
 
 class TrialBegun(msgspec.Struct):
@@ -116,9 +122,11 @@ class Compared(msgspec.Struct):
         green: The folder of the new one.
         since: Topic → partition → offset from which on both have read.
         until: Topic → partition → offset up to which both had read when they were compared.
-        same: Whether all tables say the same.
+        same: Whether all tables, and topics that no table has, say the same.
         tables: Table → how it differs.
-        not_compared: Topics, as the running version has them, of outputs that no table has.
+        sent: Topic of the running version that no table has → how it differs.
+        not_compared: Such topics of which it is not known where they ended when the new version began: it was
+            started by an earlier one.
     """
 
     app: str
@@ -128,6 +136,7 @@ class Compared(msgspec.Struct):
     until: Offsets
     same: bool
     tables: dict[str, TableDifference]
+    sent: dict[str, SentDifference] = {}
     not_compared: list[str] = []
 
 
@@ -181,11 +190,49 @@ def start_trial(
     done = TrialBegun(plan.app.name, str(green), str(plan.root), "refused", checked.fit, why=checked.why)
     if checked.did == "refused":
         return done
-    if green.exists() and any(green.iterdir()):
-        raise UserError(
-            f"{green} is not empty: end a second version that is there with `millrace bluegreen stop "
-            f"{plan.app.name} --remove`, or choose another --green"
-        )
+    with _begun(green, plan.app.name):
+        started, after = _made(plan, green, suffix, settings, done, say)
+    begun = start_and_wait(started, green, after=after, wake=plan.wake, timeout_s=plan.start_s, say=say)
+    if begun.batch is None:
+        begun.process.stop(grace_s=60.0)
+        done.did, done.why = "failed", begun.why
+        return done
+    done.did, done.pid, done.first_batch = "runs", begun.process.pid, begun.batch
+    return done
+
+
+@contextlib.contextmanager
+def _begun(green: Path, app: str) -> Iterator[None]:
+    """Own the folder of a trial while it is made; what a start that was cut off has left there is removed.
+
+    Raises:
+        UserError: There is something else, or another command is at it.
+    """
+    mark = green.with_name(f".{green.name}.begun")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    was_cut_off = mark.exists()
+    with mark.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another command begins a second version in {green}") from None
+        try:
+            if green.exists() and any(green.iterdir()):
+                if not was_cut_off or (green / TRIAL_FILE).exists():
+                    raise UserError(
+                        f"{green} is not empty: end a second version that is there with `millrace bluegreen "
+                        f"stop {app} --remove`, or choose another --green"
+                    )
+                shutil.rmtree(green)
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+
+def _made(
+    plan: Upgrade, green: Path, suffix: str, settings: list[str], done: TrialBegun, say: Callable[[str], None]
+) -> tuple[Started, int]:
+    """Make the folder of a trial; return how its job is started, and the batch behind which it begins."""
     own_topics = [t.name for t in with_output_suffix(plan.app.topics(plan.settings), suffix).writes]
     checkpoint = Checkpoint(plan.root, plan.root / "checkpoint")
     kept = savepoints.create(checkpoint, to=green / savepoints.SAVEPOINTS, name="begin")
@@ -194,10 +241,19 @@ def start_trial(
         offsets = offsets_of(tuple(kept.manifest["offsets"]))
         _take_along(plan.root, green)
         savepoints.restore(kept, green, tables="keep")
+        alone = sent_alone(plan.app, plan.settings, plan.root)
         trial = Trial(
-            plan.app.name, str(plan.root), suffix, own_topics, settings, str(kept.path), kept.batch, offsets,
-            dict(kept.manifest["tables"]),
-        )  # fmt: skip
+            app=plan.app.name,
+            of=str(plan.root),
+            suffix=suffix,
+            topics=own_topics,
+            settings=settings,
+            savepoint=str(kept.path),
+            batch=kept.batch,
+            offsets=offsets,
+            tables=dict(kept.manifest["tables"]),
+            sent=_ends_of(plan.settings, alone),
+        )
         write_atomically(green / TRIAL_FILE, msgspec.json.encode(trial))
     except BaseException:
         shutil.rmtree(green, ignore_errors=True)
@@ -210,20 +266,7 @@ def start_trial(
         own.append("metrics.port=0")
     if metrics.spark_port is not None and "metrics.spark_port" not in said:
         own.append(f"metrics.spark_port={free_port()}")
-    begun = start_and_wait(
-        plan.new.with_settings(own),
-        green,
-        after=kept.batch,
-        wake=plan.wake,
-        timeout_s=plan.start_s,
-        say=say,
-    )
-    if begun.batch is None:
-        begun.process.stop(grace_s=60.0)
-        done.did, done.why = "failed", begun.why
-        return done
-    done.did, done.pid, done.first_batch = "runs", begun.process.pid, begun.batch
-    return done
+    return plan.new.with_settings(own), kept.batch
 
 
 def _take_along(blue: Path, green: Path) -> None:
@@ -242,7 +285,13 @@ def _left(folder: str, names: list[str], blue: Path) -> set[str]:
 
 
 def compare(
-    app: App, settings: AppSettings, green: Path, *, timeout_s: float, say: Callable[[str], None]
+    app: App,
+    settings: AppSettings,
+    green: Path,
+    *,
+    timeout_s: float,
+    say: Callable[[str], None],
+    at_rest: bool = False,
 ) -> Compared:
     """Return how what both versions wrote since the trial began differs, up to the same offsets.
 
@@ -252,6 +301,7 @@ def compare(
         green: Its folder.
         timeout_s: How long both may take to come to the same offsets, s.
         say: Told in a line what is waited for.
+        at_rest: Whether both have ended, so that what they had planned is nothing.
 
     Raises:
         UserError: There is no trial, they do not come to the same offsets in time, or files of a table were
@@ -260,10 +310,20 @@ def compare(
     trial = read_trial(green)
     blue = Path(trial.of)
     sinks, only_sent = _sinks(app, settings, green), sent_alone(app, settings, green)
+    read = reader(settings.kafka)
+    sent = {
+        topic: SentTopic(topic, trial.suffix, trial.sent[topic], read)
+        for topic in only_sent
+        if topic in trial.sent
+    }
     begun = positions.from_data(trial.tables)
     first = {name: _look(name, to, blue, green, begun) for name, to in sinks.items()}
-    until, mark = _reached_by(blue, green)
+    for topic in sent.values():
+        topic.look()
+    until, mark = _reached_by(blue, green, planned=not at_rest)
     _wait(blue, green, until, mark, timeout_s, say)
+    for topic in sent.values():
+        topic.look()
     then = {name: _look(name, to, blue, green, begun) for name, to in sinks.items()}
     found = {}
     for name, to in sinks.items():
@@ -274,8 +334,10 @@ def compare(
             found[name] = difference_by_key(*looks, to.key, columns)
         else:
             found[name] = difference(*looks, ["_event_id"], columns)
-    same = all(one.is_same for one in found.values())
-    return Compared(trial.app, str(blue), str(green), trial.offsets, until, same, found, only_sent)
+    told = {name: topic.difference() for name, topic in sent.items()}
+    same = all(one.is_same for one in found.values()) and all(one.is_same for one in told.values())
+    left = [name for name in only_sent if name not in sent]
+    return Compared(trial.app, str(blue), str(green), trial.offsets, until, same, found, told, left)
 
 
 class _Read(msgspec.Struct):
@@ -292,7 +354,7 @@ def _sinks(app: App, settings: AppSettings, root: Path) -> dict[str, Table]:
 
 
 def sent_alone(app: App, settings: AppSettings, root: Path | None = None) -> list[str]:
-    """Return the topics of outputs that no table has: what goes there alone is not compared.
+    """Return the topics of outputs that no table has: what goes there alone is compared where it stands.
 
     Args:
         app: The app.
@@ -301,6 +363,17 @@ def sent_alone(app: App, settings: AppSettings, root: Path | None = None) -> lis
     """
     topology = app.topology(settled(app, settings, root=root))
     return sorted(topic for output, topic in topology.topics.items() if output not in topology.tables)
+
+
+def _ends_of(settings: AppSettings, topics: Sequence[str]) -> Offsets:
+    """Return where topics end now; one that does not exist ends where it begins."""
+    from millrace.kafka.admin import end_offsets, topic_partitions
+
+    bootstrap, options = settings.kafka.bootstrap, settings.kafka.options
+    if bootstrap is None or not topics:
+        return {}
+    there = topic_partitions(bootstrap, options=options)
+    return {t: end_offsets(bootstrap, t, options=options) if t in there else {} for t in topics}
 
 
 def _look(
@@ -342,13 +415,18 @@ def _appended(table: Path, since: TablePosition | None) -> _Read:
     return _Read(rows, columns)
 
 
-def _reached_by(*roots: Path) -> tuple[Offsets, int | None]:
-    """Return the offsets up to which all in the tables can have come, and the watermark at which it came."""
+def _reached_by(*roots: Path, planned: bool = True) -> tuple[Offsets, int | None]:
+    """Return the offsets up to which all in the tables can have come, and the watermark at which it came.
+
+    Args:
+        roots: Where the versions are.
+        planned: Whether what is planned may be in them already.
+    """
     until: Offsets = {}
     marks = []
     for root in roots:
         checkpoint = Checkpoint(root, root / "checkpoint")
-        batch = max([checkpoint.last(), *checkpoint.planned()])
+        batch = max([checkpoint.last(), *(checkpoint.planned() if planned else ())])
         for topic, ends in offsets_of(checkpoint.position(batch).sources).items():
             known = until.setdefault(topic, {})
             for partition, offset in ends.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millrace.checkpoints import savepoints
+from millrace.checkpoints import positions, savepoints
 from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.dashboard.progress import Offsets, offsets_of
 from millrace.errors import MillraceError, UserError
@@ -84,6 +84,8 @@ class Upgrade:
         start_s: How long the new one may take to its first batch, s.
         roll_back: Whether to start the old one again where the new one fails.
         foreground: Whether the caller starts the new version itself.
+        state: Gives a savepoint to begin the new version with, of the same offsets as that of the old version
+            which has just ended; ``None``: it begins with that one. Told in a line what is done.
     """
 
     app: App
@@ -96,6 +98,7 @@ class Upgrade:
     start_s: float = 180.0
     roll_back: bool = True
     foreground: bool = False
+    state: Callable[[Callable[[str], None]], Savepoint] | None = None
 
     def check(self) -> Upgraded:
         """Return what would happen; nothing is touched."""
@@ -134,10 +137,18 @@ class Upgrade:
         except MillraceError as error:
             done.did, done.why = "refused" if self.job is None else "failed", str(error)
             return self._back(done, None, say, began)
+        after = kept.batch
+        if self.state is not None:
+            try:
+                own = self.state(say)
+            except MillraceError as error:
+                done.did, done.why = "failed", str(error)
+                return self._back(done, None, say, began)
+            after = self._take(own, say)
         if self.foreground:
             done.did = "prepared"
             return done
-        begun = self._start(self.new, kept.batch, say)
+        begun = self._start(self.new, after, say)
         if begun.batch is None:
             done.did, done.why = "failed", begun.why
             if begun.process.is_alive():
@@ -161,10 +172,18 @@ class Upgrade:
                 f"{moved[0]} has rows of a batch after {kept.batch} that was not committed: the job was "
                 "ended in the middle of it. Start the old version once, so that it is done, and upgrade then"
             )
-        if done.fit.how == "from a savepoint":
+        if done.fit.how == "from a savepoint" and self.state is None:
             savepoints.restore(kept, self.root, replace=True)
             say("the checkpoint is made of the savepoint: another version may go on from it")
         return kept
+
+    def _take(self, own: Savepoint, say: Callable[[str], None]) -> int:
+        """Put a savepoint in the checkpoint's place, beside the tables as they are; return its batch."""
+        known = {table: positions.read_ids(file) for table, file in positions.kept_ids(self.root).items()}
+        savepoints.restore(own, self.root, tables="keep", replace=True)
+        positions.keep_ids(self.root, known)
+        say(f"the checkpoint is made of {own.path}, batch {own.batch}")
+        return own.batch
 
     def _start(self, started: Started, after: int, say: Callable[[str], None]) -> Begun:
         return start_and_wait(

@@ -28,7 +28,16 @@ from millrace.windows.fields import WindowDefinitionError
 from millrace.windows.process import WindowProcess, build
 from millrace.windows.sketches import approx_count_distinct, quantile
 from millrace.windows.triggers import Trigger, watermark
-from millrace.windows.value_aggregates import collect, count_distinct, custom, first, last, reduce, top_n
+from millrace.windows.value_aggregates import (
+    collect,
+    count_distinct,
+    custom,
+    distinct,
+    first,
+    last,
+    reduce,
+    top_n,
+)
 
 __all__ = [
     "Aggregate",
@@ -47,6 +56,7 @@ __all__ = [
     "count_sliding",
     "count_tumbling",
     "custom",
+    "distinct",
     "first",
     "global_window",
     "hopping",

@@ -155,12 +155,14 @@ class Session(Assigner):
     Attributes:
         gap: How long (ms) after an event its session stays open, or a function of the event.
         max_length_ms: No session is longer than this (ms); ``None`` for no limit.
+        cut_every_ms: No session goes on beyond a multiple of this since 1970 (ms); ``None``: any does.
         exact_gap: Whether an event exactly ``gap`` after the last joins its session.
     """
 
     gap: int | Callable[[Any], Duration]
     max_length_ms: int | None = None
     exact_gap: ExactGap = "merge"
+    cut_every_ms: int | None = None
 
     @property
     def in_order(self) -> bool:
@@ -177,7 +179,8 @@ class Session(Assigner):
     @property
     def label(self) -> str:
         """How windows of this kind are called in names."""
-        return "session" if callable(self.gap) else f"session_{self.gap}ms"
+        cut = "" if self.cut_every_ms is None else f"_cut_{self.cut_every_ms}ms"
+        return f"session{cut}" if callable(self.gap) else f"session_{self.gap}ms{cut}"
 
 
 @dataclass(frozen=True)
@@ -316,6 +319,7 @@ def session(
     gap: Duration | Callable[[Any], Duration],
     *,
     max_length: Duration | None = None,
+    cut_every: Duration | None = None,
     exact_gap: ExactGap = "merge",
 ) -> Session:
     """Windows of activity: events less than ``gap`` apart are in one, and windows that meet merge.
@@ -325,13 +329,18 @@ def session(
             event that says how long it keeps its session open.
         max_length: A session is cut when it is this long: the next event begins another. Events are
             then handled in order of event time, since where the cut is hangs on it.
+        cut_every: Sessions are cut at the multiples of this, counted from 1970-01-01 UTC, as visits at
+            midnight: so none is longer, and events may come in any order.
         exact_gap: ``"merge"``: an event exactly ``gap`` after the last one joins it, as in Spark, Flink
             and Kafka Streams; ``"split"``: it begins another session, as in Beam.
     """
     if exact_gap not in ("merge", "split"):
         raise WindowDefinitionError(f"exact_gap is 'merge' or 'split', not {exact_gap!r}")
+    if max_length is not None and cut_every is not None:
+        raise WindowDefinitionError("a session is cut by max_length or by cut_every, not by both")
     limit = None if max_length is None else duration_ms(max_length, "max_length")
-    return Session(gap if callable(gap) else duration_ms(gap, "a session's gap"), limit, exact_gap)
+    cut = None if cut_every is None else duration_ms(cut_every, "cut_every")
+    return Session(gap if callable(gap) else duration_ms(gap, "a session's gap"), limit, exact_gap, cut)
 
 
 def sliding(width: Duration) -> Sliding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from millrace.parts.accumulators import BoundAggregate
@@ -47,6 +48,10 @@ class SessionWindows(CellWindows):
             raise ValueError(f"{self.name}: a session's gap must be positive, not {length} ms")
         return at + length
 
+    def beside(self, at: int) -> Iterable[tuple[int, Any]]:
+        """Return the sessions that an event of a time (ms) may connect: start and session."""
+        return self.windows.items()
+
     def join(self, event: Any, ctx: Context, line: int) -> bool:
         """Add an event to its session, merging what it connects; return whether it was in time.
 
@@ -58,7 +63,7 @@ class SessionWindows(CellWindows):
         at = ctx.event_time
         end = self.end_of(event, at)
         inside = self.closing_ms
-        start, end, touched = meeting(self.windows.items(), at, end, inside)
+        start, end, touched = meeting(self.beside(at), at, end, inside)
         if end - inside + self._lateness <= line:
             return False
         if not touched:
@@ -93,6 +98,23 @@ class SessionWindows(CellWindows):
         if was_closed:
             self.wake(self._due(cell), ctx)
         return cell
+
+
+class CutSessionWindows(SessionWindows):
+    """Sessions that are cut where time is a multiple: those on both sides know nothing of each other."""
+
+    def __init__(self, definition: WindowDefinition, bound: tuple[BoundAggregate, ...]) -> None:
+        super().__init__(definition, bound)
+        self._cut: int = definition.assigner.cut_every_ms  # type: ignore[attr-defined] # it has one
+
+    def end_of(self, event: Any, at: int) -> int:
+        """Return when (ms) the session of this event alone would end: at the next cut at the latest."""
+        return min(super().end_of(event, at), at - at % self._cut + self._cut)
+
+    def beside(self, at: int) -> Iterable[tuple[int, Any]]:
+        """Return the sessions between the same two cuts as a time (ms)."""
+        part = at // self._cut
+        return [(start, cell) for start, cell in self.windows.items() if start // self._cut == part]
 
 
 class CappedSessionWindows(SessionWindows):
@@ -132,4 +154,10 @@ class CappedSessionWindows(SessionWindows):
         return True
 
 
-register(Session, lambda kind: SessionWindows if kind.max_length_ms is None else CappedSessionWindows)
+def _kind_of(kind: Any) -> type[SessionWindows]:
+    if kind.cut_every_ms is not None:
+        return CutSessionWindows
+    return SessionWindows if kind.max_length_ms is None else CappedSessionWindows
+
+
+register(Session, _kind_of)

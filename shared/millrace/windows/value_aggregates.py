@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -174,6 +174,62 @@ def counting(selected: Any, tp: Any) -> BoundAggregate:
 def count_distinct(of: Of = None, *, type: Any = None) -> CountDistinct:
     """Count distinct values exactly; keeps one of each. For many: ``approx_count_distinct``."""
     return CountDistinct(of, type)
+
+
+@dataclass(frozen=True)
+class Distinct(Aggregate):
+    """See :func:`distinct`."""
+
+    most: int
+    of: Of = None
+    type: Any = None
+
+    def bind(self, event_type: Any) -> BoundAggregate:
+        """Bind; see :class:`Aggregate`."""
+        selected = select(self.of, event_type, self.type)
+        tp, most = needs_type(selected, "distinct"), self.most
+
+        def step(acc: list[Any], value: Any, _at: int) -> list[Any]:
+            place = bisect_left(acc, value)
+            if place < most and (place == len(acc) or acc[place] != value):
+                acc.insert(place, value)
+                del acc[most:]
+            return acc
+
+        def merge(left: list[Any], right: list[Any]) -> list[Any]:
+            return sorted({*left, *right})[:most]
+
+        return BoundAggregate(list_of(tp), list_of(tp), list, skipping(selected, step), merge, list)
+
+    def bind_sliding(self, event_type: Any) -> BoundAggregate:
+        """Bind: value → how often it is in the window, so that it can leave."""
+        selected = select(self.of, event_type, self.type)
+        tp = needs_type(selected, "distinct")
+        counted = counting(selected, tp)
+        return replace(counted, result_type=list_of(tp), result=lambda acc: sorted(acc)[: self.most])
+
+
+def distinct(of: Of = None, *, most: int, type: Any = None) -> Distinct:
+    """Distinct values in order, the ``most`` smallest of them: bounded, and the same for any order of events.
+
+    Args:
+        of: A field's name or a function of the event; values that can be compared.
+        most: How many are kept.
+        type: What a function of the event gives.
+
+    Example:
+        >>> class Bid(msgspec.Struct):
+        ...     who: str
+        >>> two = distinct("who", most=2).bind(Bid)
+        >>> acc = two.create()
+        >>> for at, name in enumerate("cabab"):
+        ...     acc = two.add(acc, Bid(name), at)
+        >>> two.result(acc)
+        ['a', 'b']
+    """
+    if most < 1:
+        raise WindowDefinitionError(f"distinct keeps at least one, not {most!r}")
+    return Distinct(most, of, type)
 
 
 @dataclass(frozen=True)

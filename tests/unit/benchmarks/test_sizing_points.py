@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,30 @@ def test_a_run_that_is_ended_is_gone_on_from(tmp_path: Path, monkeypatch: pytest
     assert found["worst_left_out"] < 0.01
 
 
+def test_a_run_that_something_got_in_the_way_of_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is made three times; one of them takes half as much again, each time another one."""
+    machine = Machine(99)
+
+    def measured(run: Run, sizes: Sizes) -> Point:
+        point = machine.measured(run, sizes)
+        run_before, repeat = divmod(len(machine.ran) - 1, 3)
+        return replace(point, cpu_ms=point.cpu_ms * (1.5 if repeat == run_before % 3 else 1.0))
+
+    monkeypatch.setattr(sizing, "measured", measured)
+    found = sizing.sizing(replace(QUICK, repeats=3))
+    assert machine.ran == [run for run in QUICK.runs for _ in range(3)]
+    assert found["worst_left_out"] < 0.01
+
+
 def test_points_of_other_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = tmp_path / "points.json"
     monkeypatch.setattr(sizing, "measured", Machine(99).measured)
     sizing.sizing(QUICK, points)
     assert len(json.loads(points.read_text())["points"]) == len(QUICK.runs)
-    with pytest.raises(UserError, match="--warm 2 --batches 3"):
+    with pytest.raises(UserError, match="--warm 2 --batches 3 --repeats 1"):
         sizing.sizing(Sizes(5, 5, QUICK.runs), points)
+    with pytest.raises(UserError, match="--repeats 1"):
+        sizing.sizing(replace(QUICK, repeats=3), points)
 
 
 @pytest.mark.parametrize(

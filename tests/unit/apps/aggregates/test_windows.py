@@ -23,6 +23,7 @@ from millrace_apps.aggregates.app import masking
 from millrace_apps.aggregates.definition import PARTS as SHARDS
 from millrace_apps.aggregates.definition import SKETCH_BYTES, Aggregation, AggregationError, Windows, check
 from millrace_apps.aggregates.files import read as read_file
+from millrace_apps.aggregates.files import shown
 from millrace_apps.aggregates.life import MAX_VERSIONS, PublishAggregation, RemoveAggregation, change
 from millrace_apps.aggregates.selecting import Source, selecting
 from millrace_apps.aggregates.settings import AggregateSettings
@@ -59,6 +60,26 @@ COLUMNS: dict[str, Callable[[list[float | None]], float | None]] = {
 }
 
 
+#: The same of texts, which are looked at with their times.
+TEXTS: dict[str, Callable[[list[tuple[int, str]]], Any]] = {
+    "first(card)": lambda told: min(told, default=(0, None))[1],
+    "last(shop)": lambda told: max(told, default=(0, None))[1],
+    "min(card)": lambda told: min((text for _, text in told), default=None),
+    "max(shop)": lambda told: max((text for _, text in told), default=None),
+    "distinct(card, 2)": lambda told: sorted({text for _, text in told})[:2],
+    "count(card)": lambda told: float(len(told)),
+}
+
+
+def computed(text: str, sales: list[Sale]) -> Any:
+    """Return what a column has of some sales."""
+    if text in COLUMNS:
+        return COLUMNS[text]([sale.amount for sale in sales])
+    field = text.partition("(")[2].rstrip(")").partition(",")[0]
+    told = [(sale.event_time_ms, getattr(sale, field)) for sale in sales]
+    return TEXTS[text]([(at, value) for at, value in told if value is not None])
+
+
 def there(values: list[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
@@ -83,9 +104,10 @@ def aggregation(chance: random.Random, name: str, *, sessions: bool) -> Aggregat
     kind = chance.choice(("tumbling", "hopping", "session") if sessions else ("tumbling", "hopping"))
     every = chance.choice((1_000, 2_500, 3_000)) if kind == "hopping" else None
     size = chance.choice((3_000, 5_000, 7_000)) if kind != "session" else chance.choice((900, 2_000, 4_000))
-    chosen = chance.sample(sorted(COLUMNS), chance.randint(1, 4))
+    chosen = chance.sample(sorted({*COLUMNS, *TEXTS}), chance.randint(1, 5))
+    cut = chance.choice((None, size, 9_000, 21_000)) if kind == "session" else None
     return Aggregation(
-        name, "sales", Windows(kind, size, every),  # type: ignore[arg-type]
+        name, "sales", Windows(kind, size, every, cut),  # type: ignore[arg-type]
         {f"c{place}": text for place, text in enumerate(chosen)},
         chance.choice(((), ("card",), ("card", "shop"))),
         chance.choice(sorted(WHERES)),
@@ -154,7 +176,9 @@ class World:
                 start, stop = record["window_start_ms"], record["window_end_ms"]
                 key = (record["name"], record["version"], tuple(record["key"].values()), start, stop)
                 assert record["revision"] == revisions.get(key, -1) + 1
-                revisions[key], results[key] = record["revision"], record["values"]
+                revisions[key] = record["revision"]
+                results[key] = record["values"] | record["texts"] | record["lists"]
+                assert all(isinstance(value, float | None) for value in record["values"].values())
             elif e.output == "late":
                 event = record["event"]
                 late.add((event["name"], event["version"], event["key"], e.event_time))
@@ -200,24 +224,24 @@ class World:
                 if mine and not taken:
                     late.add((one.name, control.version, msgspec.json.encode(key).decode(), at))
             for key, sales in sessions.items():
-                for session in split(sorted(sales, key=lambda s: s.event_time_ms), one.windows.size_ms):
-                    bounds = session[0].event_time_ms, session[-1].event_time_ms + one.windows.size_ms
+                cut = one.windows.cut_every_ms
+                for session in split(sorted(sales, key=lambda s: s.event_time_ms), one.windows.size_ms, cut):
+                    begin, end = session[0].event_time_ms, session[-1].event_time_ms + one.windows.size_ms
+                    bounds = begin, end if cut is None else min(end, (begin // cut + 1) * cut)
                     groups[one.name, control.version, key, *bounds] = session
         columns = {(c.aggregation.name, c.version): c.aggregation.aggregates for c in by_version}
         results = {
-            key: {
-                column: COLUMNS[text]([sale.amount for sale in sales])
-                for column, text in columns[key[0], key[1]].items()
-            }
+            key: {column: computed(text, sales) for column, text in columns[key[0], key[1]].items()}
             for key, sales in groups.items()
         }
         return results, late
 
 
-def split(sales: list[Sale], gap: int) -> list[list[Sale]]:
+def split(sales: list[Sale], gap: int, cut: int | None) -> list[list[Sale]]:
     found: list[list[Sale]] = []
     for sale in sales:
-        if found and sale.event_time_ms - found[-1][-1].event_time_ms <= gap:
+        at, before = sale.event_time_ms, found[-1][-1].event_time_ms if found else 0
+        if found and at - before <= gap and (cut is None or at // cut == before // cut):
             found[-1].append(sale)
         else:
             found.append([sale])
@@ -440,6 +464,16 @@ def test_distinct_counts_and_quantiles_are_the_same_for_any_cut_and_as_near_as_i
     assert math.sqrt(sum(n * n for n in near) / len(near)) < 0.0163
 
 
+def test_of_a_long_text_the_beginning_is_kept() -> None:
+    made = chain()
+    one = msgspec.structs.replace(BY_CARD, aggregates={"a": "first(shop)", "all": "distinct(shop, 2)"})
+    made.broadcast(published(one))
+    run(made, [Sale(f"e{n}", "c", "ab"[n] * 1_000, 1.0, 1_000 + n) for n in range(2)])
+    (found,) = said(made.drain())
+    assert (found["values"], found["texts"]) == ({}, {"a": "a" * 200})
+    assert found["lists"] == {"all": ["a" * 200, "b" * 200]}
+
+
 def test_what_is_kept_of_a_distinct_count_and_a_quantile_is_bounded() -> None:
     def kept(n: int) -> int:
         chance, made = random.Random(n), chain()
@@ -513,6 +547,16 @@ def test_versions_with_open_windows_are_bounded() -> None:
         ({"key": ("card", "card")}, "twice"),
         ({"aggregates": {"n": "sum"}}, "sum of what?"),
         ({"aggregates": {"n": "sum(shop)"}}, "takes a number, and shop is a text"),
+        ({"aggregates": {"n": "distinct(amount, 3)"}}, "distinct takes a text, and amount is a number"),
+        ({"aggregates": {"n": "distinct(shop)"}}, ": say how many, 1 to 50"),
+        ({"aggregates": {"n": "distinct(shop, 51)"}}, ": say how many, 1 to 50"),
+        ({"aggregates": {"n": "distinct(shop, 1.5)"}}, ": say how many, 1 to 50"),
+        (
+            {"aggregates": {"n": "distinct(shop, 50)"}, "max_keys": 100_000},
+            "may come to 119 MB in a 64th of its keys, and 32 are the most",
+        ),
+        ({"windows": Windows("tumbling", 5_000, None, 10_000)}, "cut_every= goes with sessions"),
+        ({"windows": Windows("session", 5_000, None, 1_000)}, "no shorter than the gap"),
         ({"aggregates": {"n": "median(amount)"}}, "is none of count"),
         ({"aggregates": {f"n{i}": "count" for i in range(21)}}, "no more than 20"),
         ({"windows": Windows("hopping", 5_000)}, "every= goes with hopping"),
@@ -556,6 +600,10 @@ def test_a_file_is_read_as_it_is_meant(tmp_path: Path) -> None:
     (one,) = read_file(file)
     assert one.windows == Windows("hopping", 600_000, 60_000)
     assert (one.key, one.allowed_lateness_ms) == (["card"], 30_000)
+    file.write_text("{name: n, source: sales, window: {session: 5m, cut_every: 1d}, aggregates: {n: count}}")
+    (one,) = read_file(file)
+    assert one.windows == Windows("session", 300_000, None, 86_400_000)
+    assert shown(one) == "n=count of sales, session 5m cut every 1d"
     for text, said in [
         ("[", "n.yaml:1: "), ("7", "has name, source, window"),
         ("{name: N, source: s, window: {tumbling: 1m}}", "matching regex"),

@@ -23,8 +23,9 @@ AGGREGATIONS = (
                 ["machine_id", "quantity"], "quantity == 'temperature'"),
     Aggregation("who", SOURCE, Windows("hopping", 20_000, 5_000),
                 {"machines": "count_distinct(machine_id)", "values": "count_distinct(value)"}, ["quantity"]),
-    Aggregation("calls", SOURCE, Windows("session", 1_500),
-                {"n": "count", "median": "quantile(value, .5)"}, ["machine_id"]),
+    Aggregation("calls", SOURCE, Windows("session", 1_500, None, 9_000),
+                {"n": "count", "median": "quantile(value, .5)", "some": "distinct(quantity, 2)",
+                 "last": "last(sensor_id)"}, ["machine_id"]),
 )  # fmt: skip
 
 

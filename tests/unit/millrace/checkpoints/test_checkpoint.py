@@ -10,7 +10,7 @@ import pytest
 
 from millrace.checkpoints import checkpoint as module
 from millrace.checkpoints import state_files as files_module
-from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, locate, relocate
+from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, held, locate, relocate
 from millrace.checkpoints.stages import keys_for, stage_of, stages_of
 from millrace.checkpoints.state_files import read_lineage
 from millrace.runtime.clock_files import write_status
@@ -54,6 +54,25 @@ def test_a_batch_that_was_planned_and_not_committed_is_no_batch_yet(kept: Checkp
     assert kept.last() == LAST
     assert kept.planned() == [5]
     assert "offsets/5" not in kept.files(LAST)
+
+
+def test_a_batch_that_is_held_outlives_what_its_query_removes(kept: Checkpoint) -> None:
+    """Of some batches the first that is there; what cannot be had is told by what was asked for first."""
+    wanted = kept.files(1)
+    for log in ("offsets", "commits"):
+        (kept.folder / log / "0").unlink()
+    with held(kept, [0, 1, 2]) as (copy, batch), held(kept, [None]) as (_, last):
+        shutil.rmtree(kept.folder)
+        assert (batch, last) == (1, LAST)
+        assert copy.files(1) == [name for name in wanted if name not in ("offsets/0", "commits/0")]
+        assert copy.position(1).batch == 1
+    assert not copy.folder.exists()
+
+
+def test_batches_none_of_which_is_kept_are_told(kept: Checkpoint) -> None:
+    for wanted, said in [([77, 78], "does not keep batch 77"), ([], "went one after the other")]:
+        with pytest.raises(CheckpointError, match=said), held(kept, wanted):
+            pass
 
 
 def test_the_operator_and_its_process_are_known(kept: Checkpoint) -> None:

@@ -19,6 +19,7 @@ from millrace.connectors import maintenance
 from millrace.connectors.maintenance import Care, Maintained, is_running, maintain
 from millrace.connectors.merging import waiting_files
 from millrace.connectors.upkeep import alone, state_of
+from millrace.errors import UserError
 from millrace.runtime.contract import owned
 from tests.unit.millrace.connectors.test_merging import rows, version, writer
 from tests.unit.millrace.connectors.test_upkeep import append, ids
@@ -147,3 +148,13 @@ def test_the_command_does_it_once_or_until_it_is_told_to_end(
     later.join()
     assert (done.exit_code, done.stdout.count("few files")) == (0, 1)
     assert state_of(table).rows == 20
+
+
+@pytest.mark.parametrize("every", ["0s", "10ms"])
+def test_upkeep_without_a_pause_is_refused(tmp_path: Path, every: str) -> None:
+    append(tmp_path / "tables" / "alerts", "a")
+    words = ["maintain", "fraud", "-s", f"storage.root={tmp_path}", "--every", every]
+    with owned(tmp_path):
+        done = CliRunner().invoke(tables, words)
+    assert isinstance(done.exception, UserError)
+    assert f"--every {every}: a second or more" in str(done.exception)

@@ -136,7 +136,12 @@ def test_rows_expire_by_their_event_time_and_others_stay(tmp_path: Path) -> None
     assert ids(path) == ["r0", "r1", "r2", "r3"]
     command = ["expire", "fraud", "-s", f"storage.root={tmp_path}", "--now", "2026-01-01T00:00:00Z"]
     done = CliRunner().invoke(tables, [*command, "-s", "storage.retention.alerts=400d", "--format", "json"])
-    assert json.loads(done.output) == {"name": "alerts", "before_ms": now - 400 * day, "rows": 1}
+    assert json.loads(done.output) == {
+        "name": "alerts",
+        "before_ms": now - 400 * day,
+        "rows": 1,
+        "waiting": 0,
+    }
     assert ids(path) == ["r1", "r2", "r3"]
     assert isinstance(CliRunner().invoke(tables, command).exception, UserError)
     append(tmp_path / "tables" / "other", "a")

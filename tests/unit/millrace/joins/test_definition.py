@@ -183,6 +183,7 @@ REFUSED = {
     "backward must be at least 0 ms": lambda: interval(backward=-1),
     "a window join is over tumbling": lambda: window_join(left=A, right=B, assigner=sliding(5)),
     "a window join is over": lambda: window_join(left=A, right=B, assigner=count_tumbling(5)),
+    "and cut_every": lambda: window_join(left=A, right=B, assigner=session(5, cut_every=50)),
     "sessions without max_length": lambda: window_join(left=A, right=B, assigner=session(5, max_length=50)),
 }
 

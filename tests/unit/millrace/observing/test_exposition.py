@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from millrace.errors import UserError
+from millrace.local.waiting import wait_until
 from millrace.observing.endpoint import Endpoint
 from millrace.observing.exposition import Bounds, health_of, readiness_of, registry_of
 from millrace.observing.figures import Figures
@@ -96,7 +97,9 @@ def test_labels_with_quotes_and_line_ends_come_back_as_they_were() -> None:
         ({}, NOW + 60_000, False, False),
         ({"batches": 0, "alive_ms": None}, NOW - 1, True, False),  # Spark starts
         ({"batches": 0, "alive_ms": None}, NOW + 1, False, False),  # and does not come to an end
-        ({"batches": 0}, NOW, True, False),  # the query has begun, and its first batch has not ended
+        # The query has begun: its first batch has not ended, or there is nothing to be read.
+        ({"batches": 0, "phase": "running"}, NOW, True, False),
+        ({"batches": 0, "phase": "waiting"}, NOW, True, True),
         ({"sources": {}}, NOW, True, True),
         ({"error": "boom"}, NOW, False, False),
         ({"ended_ms": NOW}, NOW, False, False),
@@ -130,8 +133,10 @@ def test_what_an_answer_costs_counts_as_watching() -> None:
     spent: list[float] = []
     many = figures(outputs={f"output-{number}": number for number in range(2_000)})
     with Endpoint("127.0.0.1", 0) as endpoint, endpoint.serving(lambda: many, BOUNDS, spent.append):
-        for path in ("metrics", "healthz", "nothing"):
+        for number, path in enumerate(("metrics", "healthz", "nothing"), 1):
             get(f"{endpoint.address}/{path}")
+            # Who asked has the answer a moment before what it cost is counted.
+            assert wait_until(lambda: len(spent) >= number, 5.0, every_s=0.01)  # noqa: B023
     assert len(spent) == 3
     assert spent[0] > max(spent[1:]) > 0
 

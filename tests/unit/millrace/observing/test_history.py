@@ -35,6 +35,18 @@ def test_a_clock_that_is_set_back_does_not_silence_it(tmp_path: Path) -> None:
     assert len(HistoryReader(tmp_path).last_day(NOW)) == 3
 
 
+def test_a_clock_that_was_years_ahead_is_not_waited_for(tmp_path: Path) -> None:
+    """What it wrote is put aside like what is old, and is no part of the day once the clock is right."""
+    ahead = NOW + 400 * DAY_MS
+    write(tmp_path, NOW, ahead, NOW + 10_000, NOW + 20_000)
+    assert (tmp_path / HISTORY_FILE).read_bytes().count(b"\n") == 2
+    again = HistoryReader(tmp_path)
+    for _ in range(2):
+        assert [m.at_ms - NOW for m in again.last_day(NOW + 20_000)] == [10_000, 20_000]
+    write(tmp_path, *(NOW + 30_000 + DAY_MS + n * EVERY_MS for n in range(2)))
+    assert (tmp_path / HISTORY_FILE).read_bytes().count(b"\n") == 2
+
+
 def test_what_is_older_than_a_day_is_put_aside_then_goes(tmp_path: Path) -> None:
     hour = 3_600_000
     write(tmp_path, *(NOW + hour * n for n in range(80)))
@@ -142,6 +154,10 @@ def test_where_a_topic_stood_at_the_first_look_is_no_rate() -> None:
     rates.see(0, {})
     rates.see(1_000, {"in": 5_000_000})
     assert rates.per_second() == {}
+    rates.see(3_000, {"in": 5_000_100, "late": 9})
+    assert rates.per_second() == {"in": 50.0}, "since it was first seen"
+    rates.see(4_000, {"in": 5_000_150, "late": 19})
+    assert rates.per_second() == {"in": 50.0, "late": 10.0}
     rates = Rates(from_zero=False)
     rates.see(0, {"in": 5_000_000})
     rates.see(2_000, {"in": 5_000_100})

@@ -62,6 +62,30 @@ def test_figures_follow_from_batches_progress_and_clock(tmp_path: Path) -> None:
     assert (now.held_by, now.alive_ms) == ("transactions:0", NOW - 5)
 
 
+def test_a_query_that_finds_nothing_to_read_waits_before_its_first_batch(tmp_path: Path) -> None:
+    monitor = QueryMonitor(lambda: NOW - 5)
+    seen = observed(tmp_path, monitor)
+    monitor.started("fraud", RUN)
+    assert seen.figures().phase == "starting"
+    seen.update(phase="running")
+    assert seen.figures().phase == "running"
+    monitor.idled(RUN)
+    assert (seen.figures().phase, seen.figures().batches) == ("waiting", 0)
+
+
+def test_rates_do_not_follow_a_clock_that_is_set(tmp_path: Path) -> None:
+    """An hour back, and two ahead: what was written per second stays what it was."""
+    wall, now = NOW, 0
+    seen = Observer(record(tmp_path), QueryMonitor(), wall_ms=lambda: wall, clock_ms=lambda: now)
+    rates = []
+    for second in range(12):
+        wall, now = NOW + second * 1_000 + (0, -3_600_000, 7_200_000)[second // 4], second * 1_000
+        seen.on_batch(second, {"main": 30})
+        seen._sample()
+        rates.append(seen.figures().written_rates.get("main"))
+    assert rates[1:] == [pytest.approx(30.0)] * 11
+
+
 def test_a_batch_that_is_told_twice_counts_once(tmp_path: Path) -> None:
     seen = observed(tmp_path)
     for batch in (3, 3, 2, 4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from millrace.cli.jobs_shown import Places
 from millrace.console.jobs_view import jobs_table
 from millrace.errors import UserError
 from millrace.local.home import demo_path
-from millrace.observing.figures import ModelFigures, write_figures
+from millrace.observing.figures import FIGURES_FILE, ModelFigures, write_figures
 from millrace.observing.jobs import record_path, write_atomically
 from millrace.observing.reading import Jobs, JobStatus, chosen
 from millrace.runtime import installed
@@ -87,8 +88,13 @@ def test_the_job_that_is_meant_is_the_one_that_runs(tmp_path: Path) -> None:
     found = [status("/a", "stopped"), status("/b"), status("/c", app="iot")]
     assert chosen(found, "fraud", None).root == "/b"
     assert chosen(found, "fraud", Path("/a")).root == "/a"
-    with pytest.raises(UserError, match="/b, /d: name one with --root"):
-        chosen([*found, status("/d", "died")], "fraud", None)
+    assert chosen([status("/d", "died"), *found], "fraud", None).root == "/b"
+    with pytest.raises(UserError, match="runs in /b, /d: name one with --root"):
+        chosen([*found, status("/d", "starting")], "fraud", None)
+    died = [status("/b", "stopped"), status("/c", "died"), status("/d", "died")]
+    assert chosen(died[:2], "fraud", None).root == "/c"
+    with pytest.raises(UserError, match="has died in /c, /d: name one with --root"):
+        chosen(died, "fraud", None)
     assert chosen([*found, status("/d")], "fraud", Path("/d")).root == "/d"
     with pytest.raises(UserError, match="no job of fraud is known in /z"):
         chosen(found, "fraud", Path("/z"))
@@ -191,6 +197,39 @@ def test_a_table_of_jobs_fits_its_terminal(width: int, tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+@pytest.mark.parametrize("way", ["a/../a", "link", "a/"])
+def test_a_folder_is_the_same_by_whichever_way_it_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    keep(home, tmp_path / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    code, out, errors = run("status", "fraud", "--root", way, "--json")
+    assert (code, errors) == (0, "")
+    assert [(one["state"], one["root"]) for one in json.loads(out)] == [("running", str(tmp_path / "a"))]
+
+
+def test_what_a_job_logs_that_has_no_figures_yet_is_waited_for(home: Path, tmp_path: Path) -> None:
+    """It has just begun: its record is there, and its first figures are to come."""
+    with another_process() as (process, started):
+        keep(home, tmp_path / "a", job=record(tmp_path / "a", pid=process.pid, process_started=started))
+        (tmp_path / "a" / FIGURES_FILE).unlink()
+        (tmp_path / "a" / "logs").mkdir()
+        log = tmp_path / "a" / "logs" / "job.log"
+        log.write_text("one\n")
+
+        def goes_on() -> None:
+            with log.open("a") as file:
+                file.write("two\n")
+            process.kill()
+            process.wait()
+
+        timer = threading.Timer(1.0, goes_on)
+        timer.start()
+        assert run("logs", "fraud", "-f")[1] == "one\ntwo\n"
+        timer.join()
 
 
 def test_waiting_for_what_a_job_logs_ends_with_the_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from millrace.models.manifest import Manifest, encoded
 from millrace.observing import sampling
 from millrace.runtime.settings import AppSettings, load_settings
 from millrace.topology import Input, read
+from tests.cases import case_count
 from tests.unit.millrace.serving.memory_query import MemoryQuery
 from tests.unit.millrace.serving.test_server import START, Sale, Shops, Totals
 
@@ -52,14 +54,83 @@ def test_state_comes_to_what_its_keys_come_to(query: MemoryQuery) -> None:
         assert 1 <= told.skew <= 4
 
 
-def test_state_that_is_too_large_is_not_gone_through(
+def many(folder: Path, seed: int, keys: int) -> MemoryQuery:
+    """Return a query with so many keys, whose sizes differ."""
+    chance = random.Random(seed)
+    settings = load_settings(AppSettings, app="test", overrides=("spark.key_groups=16",))
+    made = read(Input("sales", key=("shop", "card"), event_time="at")).process(Totals())
+    found = MemoryQuery(folder, made, settings, "sales")
+    sales = [
+        Sale(f"shop-{chance.randrange(50)}", f"c{number}" + "x" * chance.randrange(60), START, number)
+        for number in range(keys)
+    ]
+    found.run([Message("sales", None, msgspec.json.encode(sale), 0) for sale in sales])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(case_count(4)))
+def test_large_state_is_told_by_a_sample_that_is_near_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    root = many(tmp_path / "app", seed, 6_000).writer.checkpoint.root
+    whole = sampling.sampled_state(root, None, 5)["Totals"]
+    assert whole.share == 1.0
+    assert whole.pages > 80
+    monkeypatch.setattr(sampling, "MOST_BYTES", 10)
+    monkeypatch.setattr(sampling, "_PAGES", 3)
+    (some,) = sampling.sampled_state(root, None, 5).values()
+    assert some.pages == whole.pages
+    assert 0 < some.share < 0.7
+    for name in ("entries", "bytes"):
+        assert getattr(some, name) == pytest.approx(getattr(whole, name), rel=0.15), name
+    assert some.largest_entry_bytes <= whole.largest_entry_bytes
+    assert (some.groups, some.batch, some.at_ms) == (whole.groups, whole.batch, 5)
+    assert some.skew == pytest.approx(whole.skew, rel=0.3)
+    assert sampling.sampled_state(root, None, 5, files_bytes=10)["Totals"] == whole
+
+
+def test_a_sample_of_all_pages_is_all_of_it(query: MemoryQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = query.writer.checkpoint.root
+    whole = sampling.sampled_state(root, None, 5)
+    some = sampling.sampled_state(root, None, 5, files_bytes=sampling.MOST_BYTES + 1)
+    for process, found in some.items():
+        own = whole[process]
+        assert (found.entries, found.pages, found.timers, found.waiting, found.groups, found.share) == (
+            own.entries, own.pages, own.timers, own.waiting, own.groups, 1.0,
+        )  # fmt: skip
+        assert (found.largest_entry_bytes, found.largest_key) == (own.largest_entry_bytes, own.largest_key)
+
+
+def test_where_batches_write_too_much_nothing_is_read(
     query: MemoryQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What was written since a snapshot is read as a whole, so there is an end to it."""
+    checkpoint = query.writer.checkpoint
+    folder = checkpoint.folder / "state" / "0" / "0"
+    written = sum(path.stat().st_size for path in folder.glob("*.changelog"))
+    assert sampling.changes_bytes(folder, checkpoint.last() + 1) == written > 0
+    assert sampling.changes_bytes(folder, 1) < written
+    (folder / f"{checkpoint.last()}_x.zip").touch()
+    newest = max(folder.glob("*.changelog"), key=lambda path: int(path.name.partition("_")[0]))
+    assert sampling.changes_bytes(folder, checkpoint.last() + 1) == newest.stat().st_size
     monkeypatch.setattr(sampling, "MOST_BYTES", 10)
-    root = query.writer.checkpoint.root
-    assert sampling.sampled_state(root, None, 5) == {}
-    assert sampling.sampled_state(root, None, 5, files_bytes=10) != {}
-    assert sampling.sampled_state(root, None, 5, files_bytes=11) == {}
+    assert sampling.partitions_to_read(checkpoint) == {0}
+    monkeypatch.setattr(sampling, "MOST_CHANGES", newest.stat().st_size - 1)
+    assert sampling.partitions_to_read(checkpoint) == frozenset()
+    assert sampling.sampled_state(checkpoint.root, None, 5) == {}
+
+
+def test_a_sample_ends_when_its_time_is_over_and_stands_for_the_groups_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = many(tmp_path / "app", 1, 3_000).writer.checkpoint.root
+    whole = sampling.sampled_state(root, None, 5)["Totals"]
+    monkeypatch.setattr(sampling, "MOST_BYTES", 10)
+    monkeypatch.setattr(sampling, "BUDGET_S", 0.0)
+    (some,) = sampling.sampled_state(root, None, 5).values()
+    assert 0 < some.share < 0.2, "one group of sixteen"
+    assert some.groups == 16
+    assert some.entries == pytest.approx(whole.entries, rel=0.4)
 
 
 def test_files_of_state_are_all_that_the_checkpoint_keeps_of_it(query: MemoryQuery) -> None:

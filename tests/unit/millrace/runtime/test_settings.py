@@ -610,3 +610,23 @@ class TestCommand:
 
         assert shown["settings"]["spark"]["master"] == "local[*]"
         assert shown["origins"]["spark.master"] == "default"
+
+
+def test_a_key_of_a_mapping_that_is_set_by_itself_leaves_the_others(tmp_path: Path) -> None:
+    """By each source: what is named is replaced, and a mapping that is written as a whole replaces all."""
+    file = tmp_path / "millrace.yaml"
+    file.write_text("common: {storage: {retention: {alerts: 1d, late: 2d}}}\n")
+    env = {"MILLRACE__STORAGE__RETENTION__LATE": "3d", "MILLRACE__STORAGE__RETENTION__MORE": "4d"}
+    sets = ["storage.retention.most=5d", "storage.retention.more=6d"]
+
+    def kept(*more: str) -> dict[str, int]:
+        found = load_settings(WindowedSettings, app="x", config=file, env=env, overrides=[*sets, *more])
+        for name, at in origins(found).items():
+            assert not name.startswith("storage.retention.") or at != "default"
+        return {name: of.days for name, of in found.storage.retention.items()}
+
+    assert kept() == {"alerts": 1, "late": 3, "more": 6, "most": 5}
+    assert kept('storage.retention={"only": "7d"}') == {"only": 7}
+    assert kept("storage.retention=", "storage.retention.again=8d") == {"again": 8}
+    with pytest.raises(SettingsError, match=r"storage\.retention\.most"):
+        kept("storage.retention.most=soon")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -84,6 +85,28 @@ def test_a_point_that_is_left_out_is_foretold_by_the_others_only_with_what_a_sec
     assert max(map(abs, alone)) < 0.25
     blind = left_out([replace(point, seconds=0.0) for point in (*points, slow)])
     assert blind[-1] < alone[-1]
+
+
+#: The eleven runs of ``millrace bench sizing``: events, pages, seconds between batches; 0: as they are done.
+RUNS = [(500, 61, 0), (1_000, 149, 0), (4_000, 228, 0), (8_000, 64, 0), (8_000, 625, 0), (2_000, 163, 0),
+        (4_000, 402, 0), (6_000, 87, 0), (500, 61, 4), (2_000, 163, 3), (6_000, 87, 5)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("noise", "within", "of_100"), [(0.03, 0.15, 95), (0.06, 0.25, 90)])
+def test_points_that_are_exact_are_foretold_by_the_others_within_a_bound(
+    noise: float, within: float, of_100: int
+) -> None:
+    """What decides is how exact the points are: of the benchmark's runs, measured with so much noise."""
+    truth, found = Costs(234.0, 37.5, 180.0, 38.0), 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        points = []
+        for rows, pages, every in RUNS:
+            seconds = every or truth.batch_ms(rows, pages) / 1_000 * rng.uniform(0.8, 1.6)
+            of_it = truth.batch_ms(rows, pages, seconds)
+            points.append(Point(rows, pages, of_it * math.exp(rng.gauss(0, noise)), seconds))
+        found += max(map(abs, left_out(points))) <= within
+    assert found >= of_100
 
 
 def test_too_few_points_are_refused() -> None:

@@ -17,6 +17,7 @@ from millrace.runtime.installed import list_apps
 from millrace.runtime.job import Job
 from millrace.runtime.settings import load_settings
 from millrace.upgrading import trial
+from millrace.upgrading.trial import TRIAL_FILE
 from millrace_apps.fraud.app import app as fraud
 from millrace_apps.fraud.settings import FraudSettings
 
@@ -53,7 +54,7 @@ def test_keys_and_models_are_taken_along_and_what_is_the_query_s_is_not(tmp_path
     assert sorted(str(p.relative_to(green)) for p in green.rglob("*") if p.is_file()) == sorted(others)
 
 
-#: Topics that no table has: nothing of these is compared, which is told. Another one wants a table.
+#: Topics that no table has: these are compared where they stand.
 ALONE = {
     "clickstream": ["clickstream.consents", "clickstream.forget"],
     "fraud-cases": ["fraud.control"],
@@ -62,7 +63,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", list_apps())
-def test_what_an_app_sends_a_table_has_too_but_for_what_is_told_not_to_be_compared(name: str) -> None:
+def test_what_an_app_sends_a_table_has_too_but_for_what_is_compared_on_its_topic(name: str) -> None:
     app = load_app(name)
     settings = load_settings(app.settings, app=name)
     topology = app.topology(settings)
@@ -116,3 +117,27 @@ def test_a_second_version_sends_no_ticks(tmp_path: Path) -> None:
         "fraud.alerts.green",
         "fraud.dead-letters.green",
     ]
+
+
+def test_a_start_that_was_cut_off_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
+    """What it left is no second version that could be ended: the next start removes it, and nothing else."""
+    green = tmp_path / "app-green"
+    with pytest.raises(KeyboardInterrupt), trial._begun(green, "fraud"):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir()), "one that fails leaves nothing"
+    (green / "savepoints" / ".part-1").mkdir(parents=True)
+    with pytest.raises(UserError, match="is not empty"), trial._begun(green, "fraud"):
+        pass
+    mark = tmp_path / ".app-green.begun"
+    mark.touch()  # as a command that was killed leaves it
+    with trial._begun(green, "fraud"):
+        assert not green.exists()
+        with pytest.raises(UserError, match="another command begins"), trial._begun(green, "fraud"):
+            pass
+        (green / "checkpoint").mkdir(parents=True)
+        (green / TRIAL_FILE).write_text("{}")
+    assert not mark.exists()
+    mark.touch()  # killed behind the end: there is a second version
+    with pytest.raises(UserError, match="end a second version that is there"), trial._begun(green, "fraud"):
+        pass
+    assert (green / TRIAL_FILE).exists()

@@ -30,6 +30,7 @@ from millrace.windows import (
     count,
     count_distinct,
     custom,
+    distinct,
     first,
     last,
     max_of,
@@ -132,6 +133,8 @@ EXACT: dict[str, tuple[Aggregate, Callable[[Events], Any]]] = {
     "last": (last("tag"), lambda es: next(reversed(in_time(es, lambda e: e.tag)), None)),
     "collect": (collect("v"), lambda es: in_time(es, lambda e: e.v)),
     "distinct": (count_distinct("tag"), lambda es: len({e.tag for _, e in es})),
+    "least": (distinct("tag", most=3), lambda es: sorted({e.tag for _, e in es})[:3]),
+    "least_float": (distinct("v", most=2), lambda es: sorted({e.v for _, e in es})[:2]),
     "top": (
         top_n(3, "v", of="tag"),
         lambda es: [best[-1] for best in sorted((-e.v, at, _bytes(e.tag), e.tag) for at, e in es)][:3],

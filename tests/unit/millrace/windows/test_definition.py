@@ -118,6 +118,7 @@ KINDS = [
     hopping(10, every=5),
     session(5),
     session(5, max_length=20),
+    session(5, cut_every=20),
     global_window(),
     sliding(10),
     lookback(10),

@@ -16,6 +16,7 @@ from millrace.windows import (
     approx_count_distinct,
     collect,
     count,
+    distinct,
     first,
     hopping,
     last,
@@ -87,6 +88,9 @@ KINDS: dict[str, WindowProcess] = {
     "session": window(Ev, session(7)).aggregate(total=sum_of("x"), all=collect("v")),
     "dynamic session": window(Ev, session(lambda e: e.gap)).aggregate(n=count(), high=max_of("tag")),
     "split session": window(Ev, session(5, exact_gap="split")).aggregate(n=count()),
+    "session between cuts": window(Ev, session(7, cut_every=16)).aggregate(
+        n=count(), all=collect("v"), some=distinct("tag", most=2)
+    ),
     "cut session": window(Ev, session(7, max_length=20)).aggregate(n=count(), mid=quantile("x", 0.5)),
     "sliding": window(Ev, sliding(8)).aggregate(n=count(), high=max_of("x")),
     "lookback": window(Ev, lookback(8, keep="tag")).aggregate(total=sum_of("x"), z=last("v")),
@@ -140,6 +144,25 @@ def test_sessions_agree_with_one_pass_over_the_sorted_events(
         (key, start, end, sum(e.event.v for e in inside))
         for key, of_key in by_key(events).items()
         for start, end, inside in sessions_of(of_key, gap if callable(gap) else lambda _: 7)
+    ]
+    assert sorted(rows(driver, "key", "window_start_ms", "window_end_ms", "total")) == sorted(expected)
+
+
+@examples(25)
+@given(events=EVENTS, cuts=CUTS, own_gaps=st.booleans(), cut_every=st.integers(1, 40))
+def test_cut_sessions_are_those_of_the_events_between_two_cuts(
+    events: list[At], cuts: list[int], own_gaps: bool, cut_every: int
+) -> None:
+    gap = (lambda e: e.gap) if own_gaps else 7
+    process = window(Ev, session(gap, cut_every=cut_every)).aggregate(total=sum_of("v"))
+    driver = play(process, events, cuts=cuts, restarts=True)
+    expected = [
+        (key, start, min(end, (part + 1) * cut_every), sum(e.event.v for e in inside))
+        for key, of_key in by_key(events).items()
+        for part in {e.at // cut_every for e in of_key}
+        for start, end, inside in sessions_of(
+            [e for e in of_key if e.at // cut_every == part], gap if callable(gap) else lambda _: 7
+        )
     ]
     assert sorted(rows(driver, "key", "window_start_ms", "window_end_ms", "total")) == sorted(expected)
 

@@ -304,6 +304,30 @@ def test_a_late_event_joins_a_cut_session_that_is_open_and_moves_no_start(drive:
     assert driver.is_empty()
 
 
+def test_sessions_end_where_time_is_a_multiple_and_others_begin(drive: Drive) -> None:
+    """Gap 10, cut every 24: an event every 6, in any order.
+
+    ::
+
+        0  6  12  18 |24 30 36 42 |48
+        [------------)[-----------)[------58)
+    """
+    process = window(Ev, session(10, cut_every=24), allowed_lateness=5).aggregate(n=count())
+    driver = drive(process, BY_HAND)
+    for at in [*range(30, 49, 6), *range(0, 30, 6)]:
+        driver.send("k", Ev(), at=at)
+    driver.advance_watermark(1_000)
+    assert windows(driver, "n") == [(0, 24, 4), (24, 48, 4), (48, 58, 1)]
+    assert driver.is_empty()
+
+
+def test_a_session_is_cut_in_one_way() -> None:
+    with pytest.raises(WindowDefinitionError, match="by max_length or by cut_every"):
+        session(5, max_length=20, cut_every=20)
+    with pytest.raises(WindowDefinitionError, match="cut_every"):
+        session(5, cut_every=0)
+
+
 def test_cut_sessions_take_no_allowed_lateness() -> None:
     with pytest.raises(WindowDefinitionError, match="take no allowed_lateness"):
         window(Ev, session(10, max_length=30), allowed_lateness=5).aggregate(n=count())
