@@ -168,7 +168,7 @@ class KeyRunner(TimerService):
         """Run a key's rows at the watermark that the batch begins with, then what waits for the next one."""
         ahead = self._ahead
         after: list[Row] = []
-        if rows and rows[0].on_time is not None:
+        if rows and rows[0].on_time is not None and (len(rows) > 1 or rows[0].is_ahead):
             after = [row for row in rows if row.is_ahead]
             rows = [row for row in rows if not row.is_ahead]
         soon: list[Row] = []
