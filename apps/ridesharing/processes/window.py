@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from millrace_apps.ridesharing.processes.matching import SOLVERS, FreeCar, Polic
 from millrace_apps.ridesharing.processes.neighbours import ask_neighbours, grant_wishes
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, zone_name
 from millrace_apps.ridesharing.processes.venues import not_in_line, serve_lines, tell_lines
-from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.book import Book, per_minute
 from millrace_apps.ridesharing.state.entries import Car, Ride
 from millrace_apps.ridesharing.surge.records import FreeCars
 
@@ -46,7 +45,7 @@ def close_window(
         rides, free = serve_lines(desk, rides, free_cars(book, now, config.ttl_ms))
     if rides:
         riders = [_rider(desk, ride) for ride in rides]
-        demand = demand_per_minute(book, config.rules.half_life_ms)
+        demand = per_minute(book.demand, config.rules.half_life_ms)
         drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
         doubts = None if desk.acceptance is None else desk.acceptance.doubts([car.driver_id for car in free])
         turns = None if desk.income is None else desk.income.costs(free, book.cars)
@@ -91,12 +90,6 @@ def free_cars(book: Book, now: int, ttl_ms: int) -> list[FreeCar]:
         and now - car.seen_ms <= ttl_ms
         and book.blocked.get(driver_id, 0) <= now
     ]
-
-
-def demand_per_minute(book: Book, half_life_ms: int) -> dict[int, float]:
-    """Return the requests a minute by cell: a steady rate r has the weight r · half-life / ln 2."""
-    minutes = half_life_ms / 60_000 / math.log(2)
-    return {cell: weight / minutes for cell, weight in book.demand.items()}
 
 
 def supply_of_zones(desk: Desk) -> None:
