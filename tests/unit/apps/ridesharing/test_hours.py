@@ -27,14 +27,14 @@ START = 1_211_414_400_000
 
 def some_requests(rng: Random, count: int, every_ms: int) -> list[Request]:
     """Rides between two places and out of town, some of them asked for in one moment."""
-    found, at = [], START
+    found, at = [], START + 1
     for number in range(count):
         at += rng.choice((0, rng.randrange(2 * every_ms), rng.randrange(2 * every_ms)))
-        lat, lon = rng.choice(((37.76, -122.43), (37.79, -122.41)))
+        lat, lon = rng.choice(((37.76, -122.43), (37.79, -122.41), (37.70, -122.45)))
         to_lat, to_lon = rng.choice(((37.77, -122.42), (37.76, -122.43), (37.70, -122.45)))
         place = (lat + rng.gauss(0, 0.004), lon + rng.gauss(0, 0.004))
         to = (to_lat + rng.gauss(0, 0.004), to_lon + rng.gauss(0, 0.004))
-        found.append(Request(f"r{number:05}", at, *place, *to, rng.randrange(120_000, 900_000)))
+        found.append(Request(f"r{number:05}", at, *place, *to, rng.randrange(300_000, 700_000)))
     return found
 
 
@@ -64,7 +64,7 @@ def test_the_quick_loop_serves_as_the_app_does(seed: int, tried: dict[str, Any])
     loop.run()
     found = {requests[n].request_id: at for n, at in loop.pickups.items()}
     assert found == {name: served.pickup_ms for name, served in fleet.served.items()}
-    assert 100 < len(found)
+    assert 40 < len(found)
     if plan.hints:
         assert fleet.followed > 0
     assert loop.idle_seconds() == pytest.approx(fleet.idle_seconds(), abs=0.02)
@@ -115,7 +115,7 @@ def test_a_policy_beside_itself_differs_in_no_hour() -> None:
 
 def test_hours_are_read_from_an_own_past_and_from_the_same_state() -> None:
     """Both readings again, another way: whole loops by hand, one of them switched as the hour begins."""
-    requests = some_requests(Random(4), 900, 12_000)
+    requests = some_requests(Random(4), 900, 18_000)
     run, rows = judged("optimal", "fifo", requests)
     plan = plan_of(requests, 30)
     about = (requests, 30, 1, START, START + 3 * HOUR_MS)
@@ -126,12 +126,10 @@ def test_hours_are_read_from_an_own_past_and_from_the_same_state() -> None:
         first, own, same = QuickLoop(*about, optimal), QuickLoop(*about, fifo), QuickLoop(*about, optimal)
         first.run()
         own.run()
+        same.config = optimal if hour else fifo
         for end in same.windows():
             if end == begin:
                 same.config = fifo
-        if not hour:
-            same = QuickLoop(*about, fifo)
-            same.run()
         for reading, other in (("own", own), ("same", same)):
             (row,) = (r for r in rows if r["reading"] == reading and r["hour"].endswith(f"T{hour:02}"))
             both = [n for n in of if n in first.pickups and n in other.pickups]
