@@ -14,6 +14,30 @@ _AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_wher
 
 MUTANTS: Final = (
     Mutant(
+        "ridesharing fairness: turns cost what they will",
+        "apps/ridesharing/processes/income.py",
+        "            if costs <= kept_ms:\n",
+        "            if costs is not None:\n",
+        "turns cost no more than riders' waits bear",
+        ("tests/unit/apps/ridesharing/test_acceptance.py",),
+    ),
+    Mutant(
+        "ridesharing fairness: what was spent is there again",
+        "apps/ridesharing/processes/income.py",
+        "return fair, kept_ms - costs",
+        "return fair, kept_ms",
+        "turns cost no more than riders' waits bear",
+        ("tests/unit/apps/ridesharing/test_acceptance.py",),
+    ),
+    Mutant(
+        "ridesharing fairness: the dispatcher forgets what there is for turns",
+        "apps/ridesharing/processes/window.py",
+        "desk.income.bear(given, turns, waited, head.turns_ms)",
+        "desk.income.bear(given, turns, waited, 0)",
+        "the quick loop serves as the app does",
+        ("tests/unit/apps/ridesharing/test_hours.py",),
+    ),
+    Mutant(
         "ridesharing matching: an attempt has the score of the one before it",
         f"{_APP}/processes/desk.py",
         "        ride.policy, ride.score = policy, score\n",

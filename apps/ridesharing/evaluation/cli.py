@@ -76,6 +76,9 @@ def replay(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; and figures without.")
     ] = "0s",
+    fairness_price: Annotated[
+        float, typer.Option(min=0, max=1, help="That may cost this share of riders' waits; 0: any.")
+    ] = 0.08,
     hints: Annotated[
         bool,
         typer.Option("--hints", help="Free cars are told where they would be wanted; and waits without."),
@@ -126,6 +129,7 @@ def replay(
         acceptance=acceptance,
         miss_ms=to_ms(miss),
         fairness_ms=to_ms(fairness),
+        fairness_price=fairness_price,
         hints=hints,
         follow=follow,
         switchback=_turns(switchback, block, guard),
@@ -163,6 +167,9 @@ def hours(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; not so beside.")
     ] = "0s",
+    fairness_price: Annotated[
+        float, typer.Option(min=0, max=1, help="That may cost this share of riders' waits; 0: any.")
+    ] = 0.08,
     hints: Annotated[
         bool, typer.Option("--hints", help="Free cars are told where they would be wanted, by both.")
     ] = False,
@@ -199,6 +206,7 @@ def hours(
         radius_m=parse_radius(radius),
         seed=seeds[0],
         fairness_ms=to_ms(fairness),
+        fairness_price=fairness_price,
         hints=hints,
         car_value_ms=to_ms(car_value),
         drop_value_ms=to_ms(drop_value),

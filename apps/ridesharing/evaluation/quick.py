@@ -38,13 +38,6 @@ class _Kept(dict[str, Idle]):
 
 
 @dataclass(slots=True)
-class _Since:
-    """Since when a driver is free, UTC ms."""
-
-    free_since_ms: int
-
-
-@dataclass(slots=True)
 class QuickLoop:
     """Riders and cars, window by window.
 
@@ -85,6 +78,7 @@ class QuickLoop:
     _hinting: MemoryChain | None = None
     _followers: frozenset[int] = frozenset()
     _told: int = 0
+    _turns_ms: int = 0
 
     def __post_init__(self) -> None:
         """Put the cars where they start."""
@@ -117,7 +111,7 @@ class QuickLoop:
             self.now, dict(self.pickups), self.pickup_m,
             list(self._cars), list(self._free_ms), list(self._idle_ms), _Kept(self._idled),
             list(self._waiting), self._next, dict(self._demand), self._demand_ms,
-            dict(self._legs), hinting, self._followers, self._told,
+            dict(self._legs), hinting, self._followers, self._told, self._turns_ms,
         )  # fmt: skip
 
     @property
@@ -183,12 +177,12 @@ class QuickLoop:
         cars = [self._reported(number) for number in free]
         riders = [_rider(requests[n], now) for n in waiting]
         income = None if config.income is None else Income(self._idled, config.income, now)
-        turns = None
-        if income is not None:
-            since = {self._cars[n].driver_id: _Since(self._free_ms[n]) for n in free}
-            turns = income.costs(cars, since)
         demand = per_minute(self._demand, config.rules.half_life_ms)
-        given = problem(riders, cars, config.rules, demand, turns=turns)
+        given = problem(riders, cars, config.rules, demand)
+        if income is not None and config.policy == "optimal":
+            turns = income.costs_of([income.idle_of(self._cars[n].driver_id, self._free_ms[n]) for n in free])
+            waited = np.array([rider.waiting_ms for rider in riders], np.int64)
+            given, self._turns_ms = income.bear(given, turns, waited, self._turns_ms)
         match = SOLVERS[config.policy](given)
         served = set()
         for rider in np.flatnonzero(match >= 0).tolist():

@@ -69,6 +69,7 @@ class Plan:
     acceptance: bool = False
     miss_ms: int = AcceptanceConfig().miss_ms
     fairness_ms: int = 0
+    fairness_price: float = IncomeConfig(worth_ms=0).price
     hints: bool = False
     follow: float = 0.3
     switchback: Switchback | None = None
@@ -92,7 +93,9 @@ class Plan:
             refresh_ms=30_000,
             arrivals=ArrivalConfig() if self.arrival_times else None,
             acceptance=AcceptanceConfig(miss_ms=self.miss_ms) if self.acceptance else None,
-            income=IncomeConfig(worth_ms=self.fairness_ms) if self.fairness_ms else None,
+            income=IncomeConfig(worth_ms=self.fairness_ms, price=self.fairness_price)
+            if self.fairness_ms
+            else None,
             switchback=self.switchback,
             standing_ms=60_000 if self.hints else 0,
         )

@@ -2,7 +2,9 @@
 
 What a driver earns is the time with riders, so that who is without one earns nothing. A car whose driver has
 been idle for longer than others of late costs less in a window, one whose driver has been idle for less costs
-more: by at most what the setting says.
+more: by at most what the setting says, and by no more than riders' waits bear. What a window would be without
+turns is known, and so is what they cost there; an account has a share of what riders wait, and turns are paid
+from it.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from millrace_apps.ridesharing.processes.matching import FreeCar, Problem, optimal
+
 if TYPE_CHECKING:
-    from millrace_apps.ridesharing.processes.matching import FreeCar
     from millrace_apps.ridesharing.state.book import Shelf
     from millrace_apps.ridesharing.state.entries import Car
 
 Ints = npt.NDArray[np.int64]
 #: Of less idle time than this in the mean nobody is behind or ahead, ms.
 _LEAST_MS: Final = 300_000.0
+#: Turns count in full, or so much where that costs more than there is.
+_SHARES: Final = (1.0, 0.5, 0.25, 0.125)
+#: No more than this is kept for windows to come, ms.
+_MOST_KEPT_MS: Final = 3_000_000
 
 
 class IncomeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +38,12 @@ class IncomeConfig(msgspec.Struct, frozen=True, kw_only=True):
         worth_ms: So much less a car costs whose driver has been idle twice as long as others, or longer, and
             so much more one whose driver has not been idle at all, as a drive, ms.
         half_life_ms: Idle time of so long ago counts half, ms.
+        price: All turns together may cost this share of what riders wait, as a window shows it; 0: any.
     """
 
     worth_ms: int
     half_life_ms: int = 4 * 3_600_000
+    price: float = 0.08
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,6 +108,35 @@ class Income:
         total = before.until(self._now, self._config.half_life_ms) + idle_ms
         self._kept.put(driver_id, Idle(total, self._now))
 
+    def bear(
+        self, given: Problem, turns: Ints, waited: Ints, kept_ms: int
+    ) -> tuple[Problem, int]:
+        """Return a window's problem with as much of whose turn it is as there is for that.
+
+        Args:
+            given: The problem without.
+            turns: What each car costs more, or less, ms, shape (cars,).
+            waited: How long each rider has waited, ms, shape (riders,).
+            kept_ms: What earlier windows have left for it, ms.
+
+        Returns:
+            The problem, and what is left, ms.
+        """
+        price = self._config.price
+        if not price:
+            return given.with_turns(turns), 0
+        match = optimal(given)
+        made = match >= 0
+        waits = int(waited[made].sum() + given.takes[match[made]].sum())
+        kept_ms = min(kept_ms + round(price * waits), _MOST_KEPT_MS)
+        least = given.pairs.value(match)
+        for share in _SHARES:
+            fair = given.with_turns(np.round(turns * share).astype(np.int64))
+            costs = given.pairs.value(optimal(fair)) - least
+            if costs <= kept_ms:
+                return fair, kept_ms - costs
+        return given, kept_ms
+
     def costs(self, free: Sequence[FreeCar], cars: Shelf[Car]) -> Ints:
         """Return what each free car costs more, or less, for how long its driver has been idle, ms.
 
@@ -106,12 +144,15 @@ class Income:
             free: The free cars.
             cars: The cars of the book, by driver.
         """
-        half_life, idle = self._config.half_life_ms, []
-        for car in free:
-            before = self._kept.get(car.driver_id)
-            kept = 0.0 if before is None else before.until(self._now, half_life)
-            idle.append(kept + max(0, self._now - cars[car.driver_id].free_since_ms))
-        return self.costs_of(idle)
+        return self.costs_of(
+            [self.idle_of(car.driver_id, cars[car.driver_id].free_since_ms) for car in free]
+        )
+
+    def idle_of(self, driver_id: str, free_since_ms: int) -> float:
+        """Return how long a driver has been idle of late, ms."""
+        before = self._kept.get(driver_id)
+        kept = 0.0 if before is None else before.until(self._now, self._config.half_life_ms)
+        return kept + max(0, self._now - free_since_ms)
 
     def costs_of(self, idle_ms: Sequence[float]) -> Ints:
         """Return what cars cost more, or less, by how long each driver has been idle, ms."""

@@ -48,9 +48,12 @@ def close_window(
         demand = per_minute(book.demand, config.rules.half_life_ms)
         drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
         doubts = None if desk.acceptance is None else desk.acceptance.doubts([car.driver_id for car in free])
-        turns = None if desk.income is None else desk.income.costs(free, book.cars)
-        given = problem(riders, free, config.rules, demand, drives, doubts, turns)
+        given = problem(riders, free, config.rules, demand, drives, doubts)
         policy = next((policy for start, policy in switches if start <= now), _usual(desk))
+        if desk.income is not None and policy == "optimal":
+            waited = np.array([rider.waiting_ms for rider in riders], np.int64)
+            turns, head = desk.income.costs(free, book.cars), book.head
+            given, head.turns_ms = desk.income.bear(given, turns, waited, head.turns_ms)
         match = decide(given, policy)
         desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
         for number in np.flatnonzero(match >= 0).tolist():
