@@ -349,8 +349,8 @@ def key_of(event: Event | QuoteRequest) -> str:
 def has_other_key(event: Event | QuoteRequest, key: str) -> bool:
     """Return whether an event whose key says what is known of it has come under another one.
 
-    What a driver's phone says, and which requests and quotes have come before, is known by key. Of answers and
-    steps of a trip nothing is.
+    What a driver's phone says, and which requests and quotes have come before, is known by key. Of answers
+    and steps of a trip nothing is.
 
     >>> has_other_key(DriverStatus(event_time_ms=0, event_id="e", driver_id="d1", vehicle_class="standard",
     ...                            status="offline"), "d2")

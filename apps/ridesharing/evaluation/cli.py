@@ -76,9 +76,9 @@ def replay(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; and figures without.")
     ] = "0s",
-    fairness_price: Annotated[
-        float, typer.Option(min=0, max=1, help="That may cost this share of riders' waits; 0: any.")
-    ] = 0.08,
+    fairness_of_wait: Annotated[
+        float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
+    ] = 1.3,
     hints: Annotated[
         bool,
         typer.Option("--hints", help="Free cars are told where they would be wanted; and waits without."),
@@ -129,7 +129,7 @@ def replay(
         acceptance=acceptance,
         miss_ms=to_ms(miss),
         fairness_ms=to_ms(fairness),
-        fairness_price=fairness_price,
+        fairness_of_wait=fairness_of_wait,
         hints=hints,
         follow=follow,
         switchback=_turns(switchback, block, guard),
@@ -167,9 +167,9 @@ def hours(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; not so beside.")
     ] = "0s",
-    fairness_price: Annotated[
-        float, typer.Option(min=0, max=1, help="That may cost this share of riders' waits; 0: any.")
-    ] = 0.08,
+    fairness_of_wait: Annotated[
+        float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
+    ] = 1.3,
     hints: Annotated[
         bool, typer.Option("--hints", help="Free cars are told where they would be wanted, by both.")
     ] = False,
@@ -206,7 +206,7 @@ def hours(
         radius_m=parse_radius(radius),
         seed=seeds[0],
         fairness_ms=to_ms(fairness),
-        fairness_price=fairness_price,
+        fairness_of_wait=fairness_of_wait,
         hints=hints,
         car_value_ms=to_ms(car_value),
         drop_value_ms=to_ms(drop_value),

@@ -1,9 +1,9 @@
 """Hour by hour: a policy beside another, over days, fleets and seeds, by the quick loop.
 
-A policy changes where cars are, and with that what the next hour costs whatever is done then. So an hour can be
-read in two ways. **own**: each policy has had the day to itself; the hour is what its own past makes of it.
-**same**: both go on from the state in which the first one has left the city at the hour's begin; the hour is what
-the policy does in it.
+A policy changes where cars are, and with that what the next hour costs whatever is done then. So an hour
+can be read in two ways. **own**: each policy has had the day to itself; the hour is what its own past makes
+of it. **same**: both go on from the state in which the first one has left the city at the hour's begin; the
+hour is what the policy does in it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ def carry_out(trips: Path, hours: Hours, *, quiet: bool = True) -> dict[str, Any
                     run, found = compare_day(requests, start, end, fleet, seed, hours, advance)
                     runs.append(run)
                     rows += [{"day": run["day"], "fleet": fleet, "seed": seed, **row} for row in found]
-    return {**{reading: summary(rows, reading, hours.least) for reading in READINGS}, "runs": runs, "hours": rows}
+    return {
+        **{reading: summary(rows, reading, hours.least) for reading in READINGS},
+        "runs": runs,
+        "hours": rows,
+    }
 
 
 def compare_day(
@@ -174,7 +178,7 @@ def pair(asked: Any, of: Sequence[int], first: dict[int, int], other: dict[int, 
 
 
 def misses(row: dict[str, Any]) -> bool:
-    """Return whether an hour misses the aim: longer waits of whom both serve, or fewer served, than the other.
+    """Return whether an hour misses the aim: longer waits of whom both serve, or fewer served, than beside.
 
     >>> row = {"paired_wait_s": 70.0, "other_paired_wait_s": 68.1}
     >>> [misses(row | {"served_share": share, "other_served_share": 0.98}) for share in (0.978, 0.976)]
@@ -209,7 +213,7 @@ def summary(rows: Sequence[dict[str, Any]], reading: str, least: int) -> dict[st
 
 
 def figures(loop: QuickLoop, asked: Any) -> dict[str, float]:
-    """Return the figures of a day: share served, waits in seconds, pick-ups in km by air, Gini of idle time."""
+    """Return the figures of a day: share served, waits (s), pick-ups (km by air), Gini of idle time."""
     waits = np.array([(at - asked[n]) / 1_000 for n, at in loop.pickups.items()])
     return {
         "served_share": len(waits) / max(1, len(loop.requests)),

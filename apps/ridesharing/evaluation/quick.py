@@ -1,8 +1,9 @@
 """The closed loop of a replay by the app's matcher alone: no gate, no offers, no books.
 
-What decides waits is here as it is in the app: windows, who waits how long, demand that fades, the costs of the
-matcher, idle time as a cost, cars that drive straight and wait where they end. Nobody says no, nothing is late.
-A day takes half a minute, and can be copied at any window, so that two policies may go on from one state.
+What decides waits is here as it is in the app: windows, who waits how long, demand that fades, the costs of
+the matcher, idle time as a cost, cars that drive straight and wait where they end. Nobody says no, nothing is
+late. A day takes some seconds, and can be copied at any window, so that two policies may go on from one
+state.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class QuickLoop:
     _hinting: MemoryChain | None = None
     _followers: frozenset[int] = frozenset()
     _told: int = 0
-    _turns_ms: int = 0
+    _wait_ms: int = 0
 
     def __post_init__(self) -> None:
         """Put the cars where they start."""
@@ -111,7 +112,7 @@ class QuickLoop:
             self.now, dict(self.pickups), self.pickup_m,
             list(self._cars), list(self._free_ms), list(self._idle_ms), _Kept(self._idled),
             list(self._waiting), self._next, dict(self._demand), self._demand_ms,
-            dict(self._legs), hinting, self._followers, self._told, self._turns_ms,
+            dict(self._legs), hinting, self._followers, self._told, self._wait_ms,
         )  # fmt: skip
 
     @property
@@ -182,7 +183,7 @@ class QuickLoop:
         if income is not None and config.policy == "optimal":
             turns = income.costs_of([income.idle_of(self._cars[n].driver_id, self._free_ms[n]) for n in free])
             waited = np.array([rider.waiting_ms for rider in riders], np.int64)
-            given, self._turns_ms = income.bear(given, turns, waited, self._turns_ms)
+            given, self._wait_ms = income.bear(given, turns, waited, self._wait_ms)
         match = SOLVERS[config.policy](given)
         served = set()
         for rider in np.flatnonzero(match >= 0).tolist():

@@ -69,7 +69,7 @@ class Plan:
     acceptance: bool = False
     miss_ms: int = AcceptanceConfig().miss_ms
     fairness_ms: int = 0
-    fairness_price: float = IncomeConfig(worth_ms=0).price
+    fairness_of_wait: float = IncomeConfig(worth_ms=0).of_wait
     hints: bool = False
     follow: float = 0.3
     switchback: Switchback | None = None
@@ -93,7 +93,7 @@ class Plan:
             refresh_ms=30_000,
             arrivals=ArrivalConfig() if self.arrival_times else None,
             acceptance=AcceptanceConfig(miss_ms=self.miss_ms) if self.acceptance else None,
-            income=IncomeConfig(worth_ms=self.fairness_ms, price=self.fairness_price)
+            income=IncomeConfig(worth_ms=self.fairness_ms, of_wait=self.fairness_of_wait)
             if self.fairness_ms
             else None,
             switchback=self.switchback,

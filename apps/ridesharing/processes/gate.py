@@ -283,7 +283,9 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
             return
         if track is None:
             track = Track(self.config.regions.of_place(lat, lon), at - 1, at, lat, lon, True, (lat, lon))
-        elif is_there and at > track.seen_ms:  # a position of the same millisecond says more, and still counts
+        elif (
+            is_there and at > track.seen_ms
+        ):  # a position of the same millisecond says more, and still counts
             track.seen_ms, track.here, track.doubted = at - 1, (lat, lon), None
         # What is late counts from now on, and keeps a driver off line from now on.
         track.said_ms = at

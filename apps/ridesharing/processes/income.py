@@ -2,9 +2,8 @@
 
 What a driver earns is the time with riders, so that who is without one earns nothing. A car whose driver has
 been idle for longer than others of late costs less in a window, one whose driver has been idle for less costs
-more: by at most what the setting says, and by no more than riders' waits bear. What a window would be without
-turns is known, and so is what they cost there; an account has a share of what riders wait, and turns are paid
-from it.
+more: by at most what the setting says, and by no more than some share of what riders wait of late: where they
+wait a minute, two minutes more are much.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 #: Of less idle time than this in the mean nobody is behind or ahead, ms.
 _LEAST_MS: Final = 300_000.0
-#: Turns count in full, or so much where that costs more than there is.
-_SHARES: Final = (1.0, 0.5, 0.25, 0.125)
-#: No more than this is kept for windows to come, ms.
-_MOST_KEPT_MS: Final = 3_000_000
+#: What riders wait of late is the mean of about so many.
+_RIDERS: Final = 50
 
 
 class IncomeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +35,12 @@ class IncomeConfig(msgspec.Struct, frozen=True, kw_only=True):
         worth_ms: So much less a car costs whose driver has been idle twice as long as others, or longer, and
             so much more one whose driver has not been idle at all, as a drive, ms.
         half_life_ms: Idle time of so long ago counts half, ms.
-        price: All turns together may cost this share of what riders wait, as a window shows it; 0: any.
+        of_wait: It counts no more than so many times what riders wait of late; 0: whatever that is.
     """
 
     worth_ms: int
     half_life_ms: int = 4 * 3_600_000
-    price: float = 0.08
+    of_wait: float = 1.3
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,34 +105,27 @@ class Income:
         total = before.until(self._now, self._config.half_life_ms) + idle_ms
         self._kept.put(driver_id, Idle(total, self._now))
 
-    def bear(
-        self, given: Problem, turns: Ints, waited: Ints, kept_ms: int
-    ) -> tuple[Problem, int]:
-        """Return a window's problem with as much of whose turn it is as there is for that.
+    def bear(self, given: Problem, turns: Ints, waited: Ints, wait_ms: int) -> tuple[Problem, int]:
+        """Return a window's problem with as much of whose turn it is as riders bear.
 
         Args:
             given: The problem without.
             turns: What each car costs more, or less, ms, shape (cars,).
             waited: How long each rider has waited, ms, shape (riders,).
-            kept_ms: What earlier windows have left for it, ms.
+            wait_ms: How long riders wait of late until the car is there, ms; 0: nothing is known.
 
         Returns:
-            The problem, and what is left, ms.
+            The problem, and how long riders wait by now, ms.
         """
-        price = self._config.price
-        if not price:
+        config = self._config
+        if not config.of_wait:
             return given.with_turns(turns), 0
         match = optimal(given)
         made = match >= 0
-        waits = int(waited[made].sum() + given.takes[match[made]].sum())
-        kept_ms = min(kept_ms + round(price * waits), _MOST_KEPT_MS)
-        least = given.pairs.value(match)
-        for share in _SHARES:
-            fair = given.with_turns(np.round(turns * share).astype(np.int64))
-            costs = given.pairs.value(optimal(fair)) - least
-            if costs <= kept_ms:
-                return fair, kept_ms - costs
-        return given, kept_ms
+        for wait in (waited[made] + given.takes[match[made]]).tolist():
+            wait_ms = wait_ms + round((wait - wait_ms) / _RIDERS) if wait_ms else wait
+        share = min(1.0, config.of_wait * wait_ms / max(1, config.worth_ms))
+        return given.with_turns(np.round(turns * share).astype(np.int64)), wait_ms
 
     def costs(self, free: Sequence[FreeCar], cars: Shelf[Car]) -> Ints:
         """Return what each free car costs more, or less, for how long its driver has been idle, ms.
@@ -144,9 +134,7 @@ class Income:
             free: The free cars.
             cars: The cars of the book, by driver.
         """
-        return self.costs_of(
-            [self.idle_of(car.driver_id, cars[car.driver_id].free_since_ms) for car in free]
-        )
+        return self.costs_of([self.idle_of(car.driver_id, cars[car.driver_id].free_since_ms) for car in free])
 
     def idle_of(self, driver_id: str, free_since_ms: int) -> float:
         """Return how long a driver has been idle of late, ms."""

@@ -172,7 +172,7 @@ class Problem:
         return self.metres + self.extra * (SPEED_M_PER_MS / CIRCUITY)
 
     def with_turns(self, turns: Ints) -> Problem:
-        """Return the same, with what each car costs more, or less, for whose turn it is, ms, shape (cars,)."""
+        """Return the same, with what each car costs more, or less, for whose turn it is, ms, (cars,)."""
         cost = self.pairs.cost + turns[self.pairs.car]
         return replace(self, pairs=replace(self.pairs, cost=cost), turns=turns)
 

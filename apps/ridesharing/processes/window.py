@@ -53,7 +53,7 @@ def close_window(
         if desk.income is not None and policy == "optimal":
             waited = np.array([rider.waiting_ms for rider in riders], np.int64)
             turns, head = desk.income.costs(free, book.cars), book.head
-            given, head.turns_ms = desk.income.bear(given, turns, waited, head.turns_ms)
+            given, head.wait_ms = desk.income.bear(given, turns, waited, head.wait_ms)
         match = decide(given, policy)
         desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
         for number in np.flatnonzero(match >= 0).tolist():

@@ -38,8 +38,8 @@ from millrace_apps.ridesharing.contracts.events import (
     RideRequest,
     SetPair,
     SetVenue,
-    identity_of,
     has_other_key,
+    identity_of,
     key_of,
     too_far_ahead,
 )

@@ -115,7 +115,8 @@ def test_a_position_in_the_millisecond_of_a_status_is_no_repeat(order: int) -> N
 def test_what_is_known_by_key_changes_nothing_under_another_key() -> None:
     """Whose phone it is, and whether a request or a quote has come before, is known by key alone."""
     driver, asked = TestDriver(Gate()), QuoteRequest(
-        event_time_ms=ms(3), quote_id="q1", rider_id="rider-r1", pickup_lat=LAT, pickup_lon=LON, pickup_at_ms=ms(3)
+        event_time_ms=ms(3), quote_id="q1", rider_id="rider-r1", pickup_lat=LAT, pickup_lon=LON,
+        pickup_at_ms=ms(3),
     )  # fmt: skip
     for key, event in (
         ("d1", position("d1", 0)), ("d2", position("d2", 0)), ("d2", status("d1", 5, "offline")),
