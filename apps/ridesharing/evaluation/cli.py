@@ -78,7 +78,7 @@ def replay(
     ] = "0s",
     fairness_of_wait: Annotated[
         float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
-    ] = 1.3,
+    ] = 0.0,
     hints: Annotated[
         bool,
         typer.Option("--hints", help="Free cars are told where they would be wanted; and waits without."),
@@ -169,7 +169,7 @@ def hours(
     ] = "0s",
     fairness_of_wait: Annotated[
         float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
-    ] = 1.3,
+    ] = 0.0,
     hints: Annotated[
         bool, typer.Option("--hints", help="Free cars are told where they would be wanted, by both.")
     ] = False,

@@ -40,7 +40,7 @@ class IncomeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     worth_ms: int
     half_life_ms: int = 4 * 3_600_000
-    of_wait: float = 1.3
+    of_wait: float = 0.0
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, gc=False):
