@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -107,13 +107,19 @@ class QuickLoop:
         if self._hinting is not None:
             hinting = chain_of(Hinting())
             hinting.restore(self._hinting.snapshot())
-        return QuickLoop(
-            self.requests, self.size, self.seed, self.start_ms, self.until_ms, config, self.follow,
-            self.now, dict(self.pickups), self.pickup_m,
-            list(self._cars), list(self._free_ms), list(self._idle_ms), _Kept(self._idled),
-            list(self._waiting), self._next, dict(self._demand), self._demand_ms,
-            dict(self._legs), hinting, self._followers, self._told, self._wait_ms,
-        )  # fmt: skip
+        return replace(
+            self,
+            config=config,
+            pickups=dict(self.pickups),
+            _cars=list(self._cars),
+            _free_ms=list(self._free_ms),
+            _idle_ms=list(self._idle_ms),
+            _idled=_Kept(self._idled),
+            _waiting=list(self._waiting),
+            _demand=dict(self._demand),
+            _legs=dict(self._legs),
+            _hinting=hinting,
+        )
 
     @property
     def is_over(self) -> bool:

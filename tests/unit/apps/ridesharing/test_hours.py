@@ -101,9 +101,7 @@ def judged(
     policy: str, beside: str, requests: list[Request], **other: Any
 ) -> tuple[dict[str, Any], list[Any]]:
     plan = plan_of(requests, 30, policy=policy)
-    hours = Hours(
-        START, START + 3 * HOUR_MS, (30,), (1,), plan.config, replace(plan, policy=beside).config
-    )
+    hours = Hours(START, START + 3 * HOUR_MS, (30,), (1,), plan.config, replace(plan, policy=beside).config)
     return compare_day(requests, START, START + 3 * HOUR_MS, 30, 1, hours)
 
 
