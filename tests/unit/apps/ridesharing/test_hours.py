@@ -53,7 +53,7 @@ def plan_of(requests: list[Request], cars: int, **other: Any) -> Plan:
         {},
         {"policy": "fifo"},
         {"policy": "nearest", "radius_m": 1_500.0},
-        {"fairness_ms": 200_000, "fairness_of_wait": 1.3},
+        {"fairness_ms": 600_000, "fairness_of_wait": 2.0},
         {"hints": True},
     ],
     ids=["optimal", "fifo", "nearest", "fairness", "hints"],
@@ -78,7 +78,7 @@ def test_the_quick_loop_serves_as_the_app_does(seed: int, tried: dict[str, Any])
     assert loop.pickup_m / 1_000 * 1.4 == pytest.approx(way)
 
 
-@pytest.mark.parametrize("tried", [{}, {"fairness_ms": 200_000, "fairness_of_wait": 1.3}, {"hints": True}])
+@pytest.mark.parametrize("tried", [{}, {"fairness_ms": 600_000, "fairness_of_wait": 2.0}, {"hints": True}])
 def test_a_copy_goes_on_as_what_it_was_copied_from_and_leaves_it_alone(tried: dict[str, Any]) -> None:
     requests = some_requests(Random(5), 400, 10_000)
     plan = plan_of(requests, 40, **tried)
