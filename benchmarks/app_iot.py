@@ -44,7 +44,7 @@ def rules(folder: Path) -> Sequence[str]:
     fleet = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
     path = folder / "fleet.yaml"
     path.write_text(yaml.safe_dump({**fleet, "rules": [*fleet["rules"], _CROSSED]}), encoding="utf-8")
-    return [f"monitor.fleet={path}"]
+    return [f"monitor.fleet_file={path}"]
 
 
 def _reading(event: Record) -> Key:

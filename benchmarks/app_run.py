@@ -176,6 +176,8 @@ def bench_run(
     )
 
     app = with_sent_times(load_app(bench.name))
+    # A mistake is told before a broker starts.
+    load_settings(app.settings, app=bench.name, overrides=overrides)
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
         broker_or_embedded(bootstrap, log_dir=Path(name)) as broker,

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from millrace.errors import MillraceError
+from millrace.runtime.apps import load_app
+from millrace.runtime.settings import load_settings
 
 JOBS: Final = ("w1", "fraud", "clickstream", "iot", "ridesharing")
 _DRIVER: Final = Path(__file__).resolve().parent / "drivers" / "small_batches.py"
@@ -61,9 +63,12 @@ def batch(jobs: Sequence[str], sizes: Sizes, settings: Sequence[str] = ()) -> di
 
     Raises:
         BatchesFailed: A job did not run.
+        UserError: An app has no such settings.
     """
     if unknown := [job for job in jobs if job not in JOBS]:
         raise BatchesFailed(f"{', '.join(unknown)} is no job: choose of {', '.join(JOBS)}")
+    for app in [job for job in jobs if job in JOBS[1:]]:  # a mistake is told before anything is measured
+        load_settings(load_app(app).settings, app=app, overrides=settings)
     native = [_run("native", sizes, ())]
     found = {job: _run(job, sizes, settings) for job in jobs}
     native.append(_run("native", sizes, ()))

@@ -298,6 +298,7 @@ def stage(bootstrap: str | None, job: core_app.Job, *overrides: str) -> Iterator
     from millrace.kafka.admin import APPEND_TIME, SENT_TIME, TopicSpec, create_topics, delete_topics
     from millrace.kafka.broker import broker_or_embedded
 
+    core_app.core_settings(overrides)  # a mistake is told before a broker starts
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
         # The job's sockets are there: a short path.

@@ -104,12 +104,15 @@ def _kept(file: Path | None, sizes: Sizes) -> dict[Run, Point]:
     """Return what a file has of runs of these sizes."""
     if file is None or not file.exists():
         return {}
-    found = json.loads(file.read_text())
-    if (found["warm"], found["batches"]) != (sizes.warm, sizes.batches):
-        raise UserError(
-            f"{file} has points of other sizes: --warm {found['warm']} --batches {found['batches']}"
-        )
-    return {Run(**one["run"]): Point(**one["point"]) for one in found["points"]}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        warm, batches = found["warm"], found["batches"]
+        points = {Run(**one["run"]): Point(**one["point"]) for one in found["points"]}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{file} has no points of this benchmark: {type(error).__name__} {error}") from None
+    if (warm, batches) != (sizes.warm, sizes.batches):
+        raise UserError(f"{file} has points of other sizes: --warm {warm} --batches {batches}")
+    return points
 
 
 def _keep(file: Path, sizes: Sizes, kept: Mapping[Run, Point]) -> None:

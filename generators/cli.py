@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.conventions import command_of
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 
 
 class DomainGroup(TyperGroup):
@@ -63,7 +63,7 @@ def list_domains(shape: Shape = Format.table) -> None:
             found[name] = load(name).description
         except UserError as error:
             found[name] = f"({error})"
-    tell(shape, found, lambda: "\n".join(f"{name:<12}{text}" for name, text in found.items()))
+    print_as(shape, found, lambda: "\n".join(f"{name:<12}{text}" for name, text in found.items()))
 
 
 @app.command("describe", epilog="Example: millrace generate describe iot")
@@ -73,4 +73,4 @@ def describe_domain(
     """Describe a domain: streams, fields, parameters, and what really happens in it."""
     from millrace_apps.generators.describe import as_data, description
 
-    tell(shape, as_data(domain) if shape is Format.json else None, lambda: description(domain))
+    print_as(shape, as_data(domain) if shape is Format.json else None, lambda: description(domain))

@@ -152,10 +152,10 @@ def carry_out(
         bookmark: How far a killed run got that this one goes on with.
     """
     shape = parse_shape(values["shape"], timing.start_ms)
+    options = kafka_options(values["kafka_option"])
     if values["sample"] is not None:
         show_sample(job.stream, values["sample"])
         return
-    options = kafka_options(values["kafka_option"])
     given: Timestamps | None = values["timestamps"]
     destination = Destination(
         values["to"].value,

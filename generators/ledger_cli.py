@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +44,7 @@ def show(ledger: Annotated[Path, typer.Argument(help="A ledger.")], shape: Shape
     lines += (f"  stream {stream}: {count:,}" for stream, count in truths.valid.items())
     lines += (f"  fault {kind}, expected {expected}: {count:,}" for (kind, expected), count in faults)
     lines += (f"  truth {kind}: {count:,}" for kind, count in kinds)
-    tell(shape, data, lambda: "\n".join(lines))
+    print_as(shape, data, lambda: "\n".join(lines))
 
 
 @app.command(
@@ -97,7 +97,7 @@ def check(
     data = [
         {"name": c.name, "expected": c.expected, "found": c.found, "ok": c.ok, "note": c.note} for c in checks
     ]
-    tell(shape, data, lambda: "\n".join(lines))
+    print_as(shape, data, lambda: "\n".join(lines))
     failed = sum(not one.ok for one in checks)
     if failed:
         raise ChecksFailed(f"{failed} of {len(checks)} comparisons with {ledger} do not hold")

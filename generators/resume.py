@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import MillraceError, UserError
 from millrace_apps.generators.engine.message import Generated
 from millrace_apps.generators.sinks import Sink
@@ -86,7 +87,7 @@ def load(ledger: Path) -> Bookmark | None:
                 "another --ledger FILE"
             ) from None
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 
 

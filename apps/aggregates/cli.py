@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, print_as
 
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
@@ -41,7 +41,7 @@ def check_(file: File, overrides: Overrides = None, shape: Shape = Format.table)
     made = read(file)
     for one in made:
         check(one, types)
-    tell(shape, made, lambda: "\n".join(f"{one.name}: {shown(one)}" for one in made))
+    print_as(shape, made, lambda: "\n".join(f"{one.name}: {shown(one)}" for one in made))
 
 
 @app.command(

@@ -266,7 +266,7 @@ class Windowing(KeyedProcess[Picked, Result]):
         windows = running.open(kept.windows)
         moment = _Moment(ctx, place.partition(":")[2])
         running.process.on_timer(timer, moment)  # type: ignore[arg-type] # all that it asks for is there
-        self._tell(running, moment, ctx)
+        self._emit_window(running, moment, ctx)
         if not windows:
             self.kept.remove(place)
             return NEVER
@@ -294,14 +294,14 @@ class Windowing(KeyedProcess[Picked, Result]):
         if len(windows) > max(before, aggregation.max_windows):
             self._leave_out(event, "max_windows", aggregation.max_windows, ctx)
             return
-        self._tell(running, moment, ctx)
+        self._emit_window(running, moment, ctx)
         if not windows:
             return
         due = min(NEVER if kept is None else kept.due_ms, moment.timers.due)
         self.kept.put(place, running.keep(due, windows))
         ctx.timers.bring_forward(due, _TIMER)
 
-    def _tell(self, running: Running, moment: _Moment, ctx: Context) -> None:
+    def _emit_window(self, running: Running, moment: _Moment, ctx: Context) -> None:
         for result, on_time, revision, identity in running.results(moment):
             ctx.emit(result, on_time=on_time, revision=revision, identity=identity)
 

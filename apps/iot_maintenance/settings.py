@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +70,9 @@ class IotTopics(Section):
 class MonitorSettings(Section):
     """What is watched, and for how long things are kept."""
 
-    fleet: str = Field(
+    FORMER: ClassVar[Mapping[str, str]] = {"fleet": "fleet_file"}
+
+    fleet_file: str = Field(
         default=str(DEFAULTS), description="YAML file with alarm rules, limits of quantities and kinds"
     )
     grace: Duration = Field(
@@ -278,7 +281,7 @@ def monitoring(settings: IotSettings) -> Monitoring:
         RuleFileError: The fleet's file cannot be read, or says something that is not understood.
     """
     told = settings.monitor
-    path = Path(told.fleet)
+    path = Path(told.fleet_file)
     rules = tuple(read_rules(path))
     found = read_yaml(path, RuleFileError)
     try:

@@ -149,7 +149,7 @@ class Visits:
             trail.click("page_view", "cart", f"{SHOP}/cart")
         remove_some(trail, cart, self._draw_remove)
         if not cart.lines:
-            self._tell(trail, cart)
+            self._mark_abandoned(trail, cart)
             return None
         steps, bought = steps_done(self._profile.conversion, self._draw_checkout())
         logs_in = self._draw_login() < _CHECKOUT_LOGIN
@@ -165,7 +165,7 @@ class Visits:
             self._buy(trail, cart, person)
         elif responds(self._profile, trail.visitor_id, None):
             returns = self._plan_return(trail, cart, person, shared=shared)
-        self._tell(trail, cart, returns)
+        self._mark_abandoned(trail, cart, returns)
         if self._answers is not None and not bought:
             life = person.life if person else 0
             self._answers.leave(Left(cart, trail.device, person, life, shared, trail.at_ms, returns))
@@ -176,7 +176,7 @@ class Visits:
         order = buy(trail, cart, order_id, self._settlement.currency(), person=person)
         self._settlement.follow(trail, person, order)
 
-    def _tell(self, trail: Trail, cart: Cart, returns: Return | None = None) -> None:
+    def _mark_abandoned(self, trail: Trail, cart: Cart, returns: Return | None = None) -> None:
         """Mark the cart's events if it was abandoned, those of its return included."""
         to_come = [] if returns is None else returns.cart_steps()
         truth = truths.abandonment(cart, to_come, trail.device)

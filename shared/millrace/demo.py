@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.errors import ChecksFailed, MillraceError, UserError
-from millrace.local.home import home
+from millrace.local.home import demo_path
 from millrace.runtime.apps import App, with_sent_times
 from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.monitor import QueryMonitor, QuerySnapshot
@@ -287,11 +287,6 @@ def _ends(consumer: Any) -> dict[int, int]:
 
 def _behind(read: dict[int, int], ends: dict[int, int]) -> bool:
     return any(read.get(partition, 0) < end for partition, end in ends.items())
-
-
-def demo_path(app: str) -> Path:
-    """Return where an app's demo keeps what it makes, until the next one."""
-    return home() / "demo" / app
 
 
 def demo_folder(app: str) -> Path:

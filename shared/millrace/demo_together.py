@@ -22,12 +22,12 @@ from millrace.demo import (
     Settling,
     delete_demo_topics,
     demo_folder,
-    demo_path,
     demo_settings,
     sent_by,
     start_generator,
 )
 from millrace.errors import MillraceError, UserError
+from millrace.local.home import demo_path
 from millrace.runtime.apps import App, with_sent_times
 from millrace.runtime.demo_settings import publish_settings
 from millrace.runtime.keeping import KeptJob

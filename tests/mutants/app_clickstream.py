@@ -1528,8 +1528,8 @@ MUTANTS: Final = (
     Mutant(
         "clickstream: nobody takes what was offered before the login",
         f"{_APP}/processes/offer_matches.py",
-        "            ctx.emit(event)\n            self._hand_on(event, state, ctx)\n",
-        "            self._hand_on(event, state, ctx)\n",
+        "            ctx.emit(event)\n            self._forward(event, state, ctx)\n",
+        "            self._forward(event, state, ctx)\n",
         "offers before a login are decided by the account",
         (_OUTCOMES,),
     ),

@@ -49,7 +49,7 @@ MUTANTS: Final = (
     Mutant(
         "iot: the end of an alarm is lost",
         f"{_APP}/alarms/engine.py",
-        '            self._tell(name, condition, rule, "inactive")\n',
+        '            self._record_change(name, condition, rule, "inactive")\n',
         "",
         "an alarm's history is whole",
         (f"{_ALARMS}::test_the_sequence_of_opc_ua_part_9_b_1_2",),
@@ -57,7 +57,7 @@ MUTANTS: Final = (
     Mutant(
         "iot: a more severe level is not told",
         f"{_APP}/alarms/engine.py",
-        '            self._tell(name, condition, rule, "raised" if level > was else "lowered")\n',
+        '            self._record_change(name, condition, rule, "raised" if level > was else "lowered")\n',
         "",
         "an alarm's history is whole",
         (_ALARMS,),

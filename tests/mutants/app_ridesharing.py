@@ -129,7 +129,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: an offer never expires",
         f"{_APP}/processes/dispatcher.py",
-        '            desk.again(ride, "offer expired", "expired", "expired", anew=False)\n',
+        '            region.again(ride, "offer expired", "expired", "expired", anew=False)\n',
         "            pass\n",
         "an offer is answered or expires",
         (
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: who refused is asked again",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        ride.excluded[driver_id] = self.now + self.config.cool_down_ms\n",
         "",
         "who refused a ride is left out",
@@ -155,7 +155,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a driver is freed twice",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
         '        self._note(f"d:{driver_id}", "close", ride)\n'
         '        self._note(f"d:{driver_id}", "close", ride)\n        ride.answered',
@@ -164,7 +164,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a search never ends",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        self.book.remind(max(give_up, self.now), Due.GIVE_UP, ride.request_id, ride.revision)\n",
         "",
         "a request does not wait longer than the patience it is given",
@@ -172,7 +172,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: attempts end without a word",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        self._attempt(ride, attempt, self.now)\n        driver_id = ride.driver_id\n",
         "        driver_id = ride.driver_id\n",
         "every attempt is closed in its table",
@@ -181,7 +181,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a trip that is finished goes on",
         f"{_APP}/processes/reconcile.py",
-        '    desk.move(ride, "completed", cause)\n',
+        '    region.move(ride, "completed", cause)\n',
         "",
         "trips are completed",
         (_CHECKS,),
@@ -189,7 +189,7 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: the book does not follow the phone",
         f"{_APP}/processes/reconcile.py",
-        "at_ms - ride.odd_ms >= desk.config.reconcile_ms",
+        "at_ms - ride.odd_ms >= region.config.reconcile_ms",
         "False",
         "a lost finish ends the trip",
         (_RECONCILE,),
@@ -198,7 +198,7 @@ MUTANTS: Final = (
         "ridesharing: a moment of a phone is enough",
         f"{_APP}/processes/reconcile.py",
         "        ride.odd, ride.odd_ms = reason, at_ms\n",
-        "        ride.odd, ride.odd_ms = reason, at_ms - desk.config.reconcile_ms\n",
+        "        ride.odd, ride.odd_ms = reason, at_ms - region.config.reconcile_ms\n",
         "a phone must say so for a while",
         (_RECONCILE,),
     ),
@@ -213,8 +213,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: drivers report from anywhere",
         f"{_APP}/processes/reconcile.py",
-        '    if metres > config.geofence_m:\n        _say(desk, ride, event.stage, "too_far"',
-        '    if False:\n        _say(desk, ride, event.stage, "too_far"',
+        '    if metres > config.geofence_m:\n        _emit_doubt(region, ride, event.stage, "too_far"',
+        '    if False:\n        _emit_doubt(region, ride, event.stage, "too_far"',
         "reports count near the pick-up",
         (_RECONCILE,),
     ),
@@ -253,8 +253,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing: a ping brings a driver back on line",
         f"{_APP}/processes/dispatcher.py",
-        "        _hear_of_nobody(desk, event)\n        return\n",
-        "        _hear_of_nobody(desk, event)\n",
+        "        _hear_of_nobody(region, event)\n        return\n",
+        "        _hear_of_nobody(region, event)\n",
         "off line is off line",
         (_SUSPECTS,),
     ),
@@ -428,7 +428,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing: a request is held back after the one before it has ended",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        if not other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
         "        if other and ride.pickup_at_ms - self.config.ahead_ms <= self.now:\n",
         "a rider may ask again in another region",
@@ -606,10 +606,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing's checks: the end of a search is never written",
-        f"{_APP}/processes/desk.py",
-        '        self.say(\n            "trips",\n',
+        f"{_APP}/processes/dispatch_region.py",
+        '        self.emit(\n            "trips",\n',
         '        ends = before == "processing" and state in TERMINAL\n'
-        '        (self.say if not ends else lambda *_: None)(\n            "trips",\n',
+        '        (self.emit if not ends else lambda *_: None)(\n            "trips",\n',
         "every request ends, and in its table",
         (_CHECKS,),
     ),

@@ -61,7 +61,7 @@ MUTANTS: Final = (
         "arrivals: riders are told from now on, not from where the car was",
         _ARRIVALS,
         "way.seen_ms + round(s * share * 1_000)",
-        "desk.now + round(s * share * 1_000)",
+        "region.now + round(s * share * 1_000)",
         "an old position is an old position",
         _MOVES,
     ),

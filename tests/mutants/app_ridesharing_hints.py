@@ -53,8 +53,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing hints: who waits in a line is sent away",
         "apps/ridesharing/processes/window.py",
-        "        for car in not_in_line(desk, free_cars(book, now, desk.config.ttl_ms))\n    ]\n    if cars:",
-        "        for car in free_cars(book, now, desk.config.ttl_ms)\n    ]\n    if cars:",
+        "        for car in not_in_line(region, free_cars(book, now, region.config.ttl_ms))\n    ]\n",
+        "        for car in free_cars(book, now, region.config.ttl_ms)\n    ]\n",
         "who waits in a line is told nothing",
         _TESTS,
     ),

@@ -32,14 +32,14 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing fairness: the dispatcher forgets what riders wait",
         "apps/ridesharing/processes/window.py",
-        "desk.income.bear(given, turns, waited, head.wait_ms)",
-        "desk.income.bear(given, turns, waited, 0)",
+        "region.income.bear(given, turns, waited, head.wait_ms)",
+        "region.income.bear(given, turns, waited, 0)",
         "the quick loop serves as the app does",
         ("tests/unit/apps/ridesharing/test_hours.py",),
     ),
     Mutant(
         "ridesharing matching: an attempt has the score of the one before it",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        ride.policy, ride.score = policy, score\n",
         "        ride.policy, ride.score = policy, ride.score or score\n",
         "scores are kept with the attempt",
@@ -72,8 +72,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing matching: an operator gives a rider a driver whom they are never to meet",
         f"{_APP}/operations/by_hand.py",
-        "    if event.driver_id in desk.named(ride.rider_id).blocked:\n",
-        "    if not desk:\n",
+        "    if event.driver_id in region.named(ride.rider_id).blocked:\n",
+        "    if not region:\n",
         "a blocked pair is never matched",
         _CLASSES,
     ),
@@ -143,7 +143,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: an offer that ran out teaches nothing",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         '            self._learn(ride, "ignore")\n',
         "            pass\n",
         "who says nothing has not said yes",
@@ -151,7 +151,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ridesharing matching: who is busy has said no",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         'elif attempt == "rejected" and cause != BUSY:',
         'elif attempt == "rejected":',
         "a busy driver says nothing of what they like",
@@ -184,8 +184,8 @@ MUTANTS: Final = (
     Mutant(
         "ridesharing matching: a window that ends with a block is of the next",
         f"{_APP}/processes/window.py",
-        "plan.arm(desk.region, desk.now - 1)",
-        "plan.arm(desk.region, desk.now)",
+        "plan.arm(region.name, region.now - 1)",
+        "plan.arm(region.name, region.now)",
         "an arm holds for its block",
         _ACCEPTANCE,
     ),

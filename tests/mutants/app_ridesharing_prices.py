@@ -105,8 +105,8 @@ MUTANTS: Final = (
     Mutant(
         "prices: a car is told as taken as long as it is",
         f"{_APP}/processes/window.py",
-        "and since <= ride.offered_ms < desk.now",
-        "and ride.offered_ms < desk.now",
+        "and since <= ride.offered_ms < region.now",
+        "and ride.offered_ms < region.now",
         "a car is taken once",
         _TAKEN,
     ),
@@ -243,7 +243,7 @@ MUTANTS: Final = (
     Mutant(
         "prices: cars that cannot be had are free",
         f"{_APP}/processes/window.py",
-        "[(car.lat, car.lon) for car in free_cars(book, desk.now, desk.config.ttl_ms)],",
+        "[(car.lat, car.lon) for car in free_cars(book, region.now, region.config.ttl_ms)],",
         "[(car.lat, car.lon) for car in book.cars.values()],",
         "supply is who could be offered a ride",
         _PRICES,
@@ -259,8 +259,8 @@ MUTANTS: Final = (
     Mutant(
         "prices: a switch is told before it holds",
         f"{_APP}/processes/switches.py",
-        "if switch.from_ms > desk.now:",
-        "if switch.from_ms > desk.now + 60_000_000:",
+        "if switch.from_ms > region.now:",
+        "if switch.from_ms > region.now + 60_000_000:",
         "the trail says when it holds",
         _PRICES,
     ),

@@ -58,7 +58,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "venues: who takes a ride keeps the place",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         "        self.book.lose_spot(ride.driver_id)\n        metres",
         "        metres",
         "who takes a ride is in no line",
@@ -69,7 +69,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "venues: a no costs nothing",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         '        if attempt in ("rejected", "expired") and self.config.decline_costs_place:\n'
         "            self.book.lose_spot(driver_id)\n",
         "",
@@ -79,7 +79,7 @@ MUTANTS: Final = (
     Mutant(
         "venues: drivers in line are asked from everywhere",
         _VENUES,
-        "    if desk.config.line_elsewhere:\n",
+        "    if region.config.line_elsewhere:\n",
         "    if True:\n",
         "the line is the venue's",
         _of("who_waits_in_line_is_not_asked_from_elsewhere_unless_settings_say_so"),
@@ -182,7 +182,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "short trips: trips from elsewhere count",
-        f"{_APP}/processes/desk.py",
+        f"{_APP}/processes/dispatch_region.py",
         " if ride.policy == LINE else None",
         "",
         "only trips from the line count",
@@ -298,7 +298,7 @@ MUTANTS: Final = (
     Mutant(
         "venues: every region tells of every venue",
         _VENUES,
-        "        if not home or desk.config.regions.of_zone(home) != desk.region:\n            continue\n",
+        "        if not home or region.config.regions.of_zone(home) != region.name:\n            continue\n",
         "",
         "the region of the line tells",
         _rules("a_venue_is_told_by_the_region_that_has_its_line_and_no_other"),

@@ -20,7 +20,7 @@ _SCHEMA: Final = "tests/unit/millrace/contracts/test_schema.py"
 MUTANTS: Final = (
     Mutant(
         "poison: nothing is packed after each callback",
-        f"{_HOST}/runner.py",
+        f"{_HOST}/rollback.py",
         "    def append(self, _handled: tuple[Any, ...]) -> None:\n        self._renew()\n",
         "    def append(self, _handled: tuple[Any, ...]) -> None:\n        pass\n",
         "the event that brought it is found",
@@ -28,7 +28,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "poison: what was emitted before a batch was packed stays",
-        f"{_HOST}/runner.py",
+        f"{_HOST}/key_runner.py",
         "            del self.emissions[mark:]\n            packing =",
         "            packing =",
         "what is run again says nothing twice",
@@ -36,7 +36,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "poison: an event that a process has changed is handled again as it left it",
-        f"{_HOST}/runner.py",
+        f"{_HOST}/key_runner.py",
         "            self._run_key(store, key, [self._anew(row) for row in rows], of_all, tick, packing)\n",
         "            self._run_key(store, key, rows, of_all, tick, packing)\n",
         "events are handled as they came",
@@ -44,7 +44,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "poison: a dead letter of a control event lacks its first byte",
-        f"{_HOST}/runner.py",
+        f"{_HOST}/collector.py",
         ' or stage == "broadcast" else unmarked(raw)',
         " else unmarked(raw)",
         "dead letters have the original bytes",
@@ -85,7 +85,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "contexts: an event has no cause",
-        f"{_HOST}/runner.py",
+        f"{_HOST}/collector.py",
         "        self._ctx.cause_of = lambda: self._cause\n",
         "        self._ctx.cause_of = lambda: None\n",
         "a process can say where an event stands",

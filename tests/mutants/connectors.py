@@ -15,6 +15,7 @@ _SAVEPOINTS: Final = "tests/unit/millrace/checkpoints/test_savepoints.py"
 _UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
+_MISFITS: Final = "tests/unit/millrace/connectors/test_misfits.py"
 _TYPED: Final = "tests/unit/millrace/host/test_typed_columns.py"
 _CHECKS: Final = f"{_RUNTIME}/test_topic_checks.py"
 _ARRIVALS: Final = "shared/millrace/runtime/arrivals.py"
@@ -231,7 +232,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: rows wait for ever for a table that is not written any more",
         _WRITER,
-        "            for name in bring_in_left(folder, self._tables):\n",
+        '            for name in bring_in_left(folder, self._tables, partial(self._aside, "")):\n',
         "            for name in ():\n",
         "a savepoint can be made after the next start",
         (f"{_APPENDS}::test_what_waits_for_tables_that_are_not_written_any_more_is_brought_in",),
@@ -316,8 +317,8 @@ MUTANTS: Final = (
     Mutant(
         "connectors: after a savepoint records are written again",
         _WRITER,
-        "pa.array([one not in already for one in rows.event_ids])",
-        "pa.array([True for one in rows.event_ids])",
+        '[one not in already for one in columns["_event_id"].to_pylist()]',
+        '[True for one in columns["_event_id"].to_pylist()]',
         "what a table has already is not written again",
         ("tests/unit/millrace/checkpoints/test_tables.py",),
     ),
@@ -414,10 +415,42 @@ MUTANTS: Final = (
     Mutant(
         "connectors: rows that a batch left behind are taken unread",
         _MERGING,
-        "        rows = read(kept)",
+        "        rows, _ = read_fitting(kept)",
         "        rows = kept",
         "what a writer left unread is in the table after a crash, and seen before",
         ("tests/unit/millrace/connectors/test_appending.py::test_what_a_writer_left_unread",),
+    ),
+    Mutant(
+        "connectors: records that a table cannot take are nowhere",
+        _MERGING,
+        "        self._put_aside(app_id, batch_id, misfits)\n",
+        "",
+        "a record that does not fit is a dead letter",
+        (f"{_MISFITS}::test_a_record_that_does_not_fit_is_a_dead_letter_and_the_others_are_written",),
+    ),
+    Mutant(
+        "connectors: records put aside in a batch count for those put aside behind it",
+        _WRITER,
+        "            table.merge()  # of batches before",
+        "            # of batches before",
+        "each is among the dead letters whatever was put aside before",
+        (f"{_MISFITS}::test_those_of_a_later_batch_may_be_put_aside_first",),
+    ),
+    Mutant(
+        "connectors: records put aside behind a batch say that its own dead letters are written",
+        _WRITER,
+        'app_id.replace(":", "/")',
+        "app_id",
+        "a savepoint finds where the table of dead letters stood",
+        (f"{_MISFITS}::test_a_savepoint_goes_by_the_batches_that_the_table_of_dead_letters_has",),
+    ),
+    Mutant(
+        "connectors: a large batch with records that a table cannot take stops the job",
+        "shared/millrace/connectors/router.py",
+        "            if RecordMisfits.__name__ not in str(error):\n",
+        "            if True:\n",
+        "such a batch is written by the driver",
+        (f"{_MISFITS}::test_a_large_batch_is_written_by_the_driver_where_a_table_cannot_take_some_of_it",),
     ),
     Mutant(
         "connectors: brokers share the id of their directories",

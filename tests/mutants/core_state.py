@@ -7,6 +7,10 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RUNNER: Final = "shared/millrace/host/runner.py"
+_KEY_RUNNER: Final = "shared/millrace/host/key_runner.py"
+_CALLBACKS: Final = "shared/millrace/host/callbacks.py"
+_COLLECTOR: Final = "shared/millrace/host/collector.py"
+_ROLLBACK: Final = "shared/millrace/host/rollback.py"
 _CONTROLS: Final = "shared/millrace/host/controls.py"
 _STATE: Final = "shared/millrace/state"
 _PARTS: Final = "shared/millrace/parts"
@@ -18,15 +22,15 @@ _LOG: Final = f"{_TESTS}/state/test_change_log.py"
 MUTANTS: Final = (
     Mutant(
         "state: a failed callback keeps what it wrote",
-        _RUNNER,
-        "        guard.restore(cursor)\n",
+        _CALLBACKS,
+        "        rollback.restore(cursor)\n",
         "",
         "atomic callbacks: state is taken back",
         (f"{_TESTS}/host/test_runner.py::test_a_callback_that_raises_leaves_no_trace_but_a_dead_letter",),
     ),
     Mutant(
         "state: a failed callback keeps what it emitted",
-        _RUNNER,
+        _CALLBACKS,
         "        del self.emissions[mark:]\n        cursor, watermark",
         "        cursor, watermark",
         "atomic callbacks: outputs are taken back",
@@ -34,9 +38,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: taking back forgets the callbacks that had succeeded",
-        _RUNNER,
-        "            for done in guard.log:\n",
-        "            for done in guard.log[:0]:\n",
+        _CALLBACKS,
+        "            for done in rollback.log:\n",
+        "            for done in rollback.log[:0]:\n",
         "atomic callbacks: only the failed one is undone",
         (
             f"{_TESTS}/host/test_runner.py::test_a_callback_that_raises_leaves_no_trace_but_a_dead_letter",
@@ -123,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: callbacks of one batch are one",
-        "shared/millrace/host/runner.py",
+        _CALLBACKS,
         "        cursor.now = ctx.event_time = row.event_time\n        cursor.turn += 1\n",
         "        cursor.now = ctx.event_time = row.event_time\n",
         "lives of values that change in place",
@@ -131,7 +135,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: a timer set in the past goes back in time",
-        _RUNNER,
+        _CALLBACKS,
         "            return timer.at + timer.behind\n",
         "            return timer.at\n",
         "what callbacks see hangs on no sweep",
@@ -147,15 +151,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: what cannot be kept is noticed at the commit only",
-        _RUNNER,
-        "            store.pack_entry(key, opened)\n            if guard.parts",
-        "            pass\n            if guard.parts",
+        _KEY_RUNNER,
+        "            store.pack_entry(key, opened)\n            if rollback.parts",
+        "            pass\n            if rollback.parts",
         "poison is put aside",
         (f"{_TESTS}/host/test_poison.py",),
     ),
     Mutant(
         "paged: parts are not taken back with their key",
-        _RUNNER,
+        _ROLLBACK,
         "        if self.parts is not None:\n            self.parts.restore()\n",
         "",
         "callbacks are atomic",
@@ -163,8 +167,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "paged: parts that cannot be kept are noticed at the commit only",
-        _RUNNER,
-        "                guard.parts.pack()\n",
+        _KEY_RUNNER,
+        "                rollback.parts.pack()\n",
         "                pass\n",
         "poison is put aside",
         (f"{_TESTS}/state/test_paged.py::test_what_cannot_be_kept_takes_its_event_aside_and_nothing_else",),
@@ -199,7 +203,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "paged: nobody looks ahead",
-        _RUNNER,
+        _KEY_RUNNER,
         "            self._look_ahead([row.event for row in rows])\n        except",
         "            pass\n        except",
         "what is asked for ahead is read at once",
@@ -288,7 +292,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: of a key that cannot be kept the records stay",
-        _RUNNER,
+        _KEY_RUNNER,
         "            del self.emissions[mark:]\n            packing",
         "            packing",
         "a poisonous event emits nothing",
@@ -296,7 +300,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: the callback that leaves what cannot be kept is not looked for",
-        _RUNNER,
+        _ROLLBACK,
         "        self._renew()\n",
         "        super().append(_handled)\n",
         "poison is put aside",
@@ -358,7 +362,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identities: of columns that of an output that was renamed is another",
-        "shared/millrace/host/runner.py",
+        _RUNNER,
         "[row.cause for row in rows], self._outputs[output]\n",
         "[row.cause for row in rows], output\n",
         "a record has one identity, whoever handles its event",
@@ -369,7 +373,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identities: records of one row are not numbered in columns",
-        "shared/millrace/host/runner.py",
+        _RUNNER,
         "                indexes = _numbered(of)\n",
         "                indexes = None\n",
         "a record has one identity, whoever handles its event",
@@ -697,7 +701,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: identities of a renamed output are made of its new name",
-        _RUNNER,
+        _COLLECTOR,
         "event_id(self._common, cause, self._outputs[output], index, revision)",
         "event_id(self._common, cause, output, index, revision)",
         "stored_as: identities do not change with a rename",
@@ -729,7 +733,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "state: what waits for where a batch ends is left where nothing is due",
-        _RUNNER,
+        _KEY_RUNNER,
         "if cursor.soonest > due and not cursor.entry.pending_:",
         "if cursor.soonest >= due and not cursor.entry.pending_:",
         "timers up to the watermark that the batch ends with",

@@ -7,6 +7,10 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RUNNER: Final = "shared/millrace/host/runner.py"
+_KEY_RUNNER: Final = "shared/millrace/host/key_runner.py"
+_TIMERS: Final = "shared/millrace/host/timer_service.py"
+_CALLBACKS: Final = "shared/millrace/host/callbacks.py"
+_COLLECTOR: Final = "shared/millrace/host/collector.py"
 _BROADCAST: Final = "shared/millrace/state/broadcast.py"
 _CONTROLS: Final = "shared/millrace/host/controls.py"
 _MEMORY: Final = "shared/millrace/host/memory.py"
@@ -30,7 +34,7 @@ _AHEAD: Final = f"{_TESTS}/host/test_runner_ahead.py::test_a_batch_ends_at_the_w
 MUTANTS: Final = (
     Mutant(
         "time: events of a key are taken together over a timer between them",
-        _RUNNER,
+        _KEY_RUNNER,
         "                raise _TimerBetween\n",
         "                pass\n",
         "process_key gives what process gives",
@@ -38,7 +42,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: process_key begins where another key stood",
-        _RUNNER,
+        _KEY_RUNNER,
         "        self._stand_at(rows[0], rows[0].on_time is not False)\n",
         "",
         "process_key gives what process gives",
@@ -46,7 +50,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: process_key goes over the end of a life",
-        _RUNNER,
+        _KEY_RUNNER,
         "                oldest < newest\n",
         "                oldest > newest\n",
         "process_key gives what process gives",
@@ -70,7 +74,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: an event at the watermark is on time",
-        _RUNNER,
+        _KEY_RUNNER,
         "            late = row.event_time <= watermark and not on_time\n",
         "            late = row.event_time < watermark and not on_time\n",
         "who is late, in arrival order",
@@ -78,7 +82,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: an event at the watermark waits for it",
-        _RUNNER,
+        _KEY_RUNNER,
         "            elif row.event_time > watermark:\n",
         "            elif row.event_time >= watermark:\n",
         "who is late, in order of event time",
@@ -86,7 +90,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a row that waits for exactly the watermark is lost",
-        _RUNNER,
+        _KEY_RUNNER,
         "        passed = [p for p in waiting if p.event_time <= watermark]\n",
         "        passed = [p for p in waiting if p.event_time < watermark]\n",
         "what waits is handled when the watermark reaches it",
@@ -94,7 +98,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: rows that waited run before those of this batch whatever their time",
-        _RUNNER,
+        _KEY_RUNNER,
         "            ready = in_order(ready)\n",
         "            ready = ready[::-1]\n",
         "events are handled in order of event time",
@@ -102,7 +106,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a row of another process is judged again",
-        _RUNNER,
+        _KEY_RUNNER,
         "            late = row.event_time <= watermark and not on_time\n",
         "            late = row.event_time <= watermark\n",
         "who is late is judged once, where the event came in",
@@ -122,7 +126,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a timer of an instant goes before that instant's events",
-        _RUNNER,
+        _TIMERS,
         "        cursor, until = self._cursor, min(until, before - 1)\n",
         "        cursor, until = self._cursor, min(until, before)\n",
         "a timer stands for all of its instant having been seen",
@@ -133,7 +137,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: an event fires a key's timer of its own instant",
-        _RUNNER,
+        _TIMERS,
         "if t.on_key_time and t.at < event_time]",
         "if t.on_key_time and t.at <= event_time]",
         "timers on the key's own time fire strictly before its event",
@@ -144,7 +148,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: an event fires timers that are not on its key's time",
-        _RUNNER,
+        _TIMERS,
         "if t.on_key_time and t.at < event_time]",
         "if t.at < event_time]",
         "only timers on the key's own time are fired by events",
@@ -152,9 +156,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a timer that fails stays",
-        _RUNNER,
-        "            self._remove(timer, domain)\n            guard.renew(",
-        "            guard.renew(",
+        _CALLBACKS,
+        "            self._remove(timer, domain)\n            rollback.renew(",
+        "            rollback.renew(",
         "a failed timer does not fire again",
         (f"{_TESTS}/host/test_runner.py::test_a_timer_that_raises_is_taken_back_and_does_not_fire_again",),
         hangs=True,
@@ -162,8 +166,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: timers that were due do not go before a batch's events",
-        _RUNNER,
-        "        if cursor.soonest <= due and from_source:\n            self._fire(guard, watermark)\n",
+        _KEY_RUNNER,
+        "        if cursor.soonest <= due and from_source:\n            self._fire(rollback, watermark)\n",
         "",
         "timers that the watermark has passed fire before the next events",
         (f"{_TESTS}/test_process.py::test_timers_that_the_watermark_passed_fire_before_the_next_events",),
@@ -260,15 +264,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: rows are judged by the watermark that their own batch ends with",
-        _RUNNER,
-        "            self._run_arriving(guard, rows, watermark, False)\n        self._stream_now =",
-        "            self._run_arriving(guard, rows, ahead, False)\n        self._stream_now =",
+        _KEY_RUNNER,
+        "            self._run_arriving(rollback, rows, watermark, False)\n        self._stream_now =",
+        "            self._run_arriving(rollback, rows, ahead, False)\n        self._stream_now =",
         "a batch's rows are judged by the watermark that it began with",
         (_AHEAD,),
     ),
     Mutant(
         "time: what follows of the end of a batch is taken as of its beginning",
-        _RUNNER,
+        _KEY_RUNNER,
         "            after = [row for row in rows if row.is_ahead]\n"
         "            rows = [row for row in rows if not row.is_ahead]\n",
         "            after = []\n",
@@ -277,7 +281,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "time: a bounded input runs one millisecond ahead",
-        _RUNNER,
+        _KEY_RUNNER,
         "        behind = 0 if self._waits else bound_ms + 1\n",
         "        behind = 0 if self._waits else bound_ms\n",
         "a bounded run gives what the stream gives",
@@ -325,7 +329,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: two dead letters of an event are one",
-        _RUNNER,
+        _COLLECTOR,
         'make_event_id(self._stored, key or "", root, "dead_letters", index)',
         'make_event_id(self._stored, key or "", root, "dead_letters", 0)',
         "dead letters have identities of their own",
@@ -333,7 +337,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: a failed timer's dead letter has none",
-        _RUNNER,
+        _COLLECTOR,
         "        root = cause or timer_cause\n",
         "        root = cause\n",
         "dead letters of timers are told apart, and written once",
@@ -341,7 +345,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: timers of one name and time are one",
-        _RUNNER,
+        _CALLBACKS,
         '    return f"\\x1e{_CLOCKS[domain]}:{timer.at}:{timer.again:x}:{timer.name}"\n',
         '    return f"\\x1e{_CLOCKS[domain]}:{timer.at}:{timer.name}"\n',
         "outputs of timers that fire again at one time are told apart",
@@ -352,7 +356,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: a timer that fires again at one time is the one before",
-        _RUNNER,
+        _CALLBACKS,
         "        if self._cause is None:\n            return _UNKNOWN\n",
         "        if self._cause is not None:\n            return 0\n",
         "no two records of a key have one identity",
@@ -360,7 +364,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: a timer for later hangs on what set it",
-        _RUNNER,
+        _CALLBACKS,
         "            and when >= row.event_time\n",
         "            and when > row.event_time + 1_000\n",
         "a timer is its name and time, and keeps no more",
@@ -368,7 +372,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: what a record is does not stand in place of its cause",
-        _RUNNER,
+        _COLLECTOR,
         '            cause = f"\\x1eis:{identity}" if self._identify else None\n',
         '            cause = f"{cause}is:{identity}" if self._identify else None\n',
         "identities of results that are something by themselves hang on nothing else",
@@ -384,7 +388,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ticks: their records have the time that event time has come to",
-        _RUNNER,
+        _CALLBACKS,
         "        return min(ahead + 1, END_OF_TIME) if ahead",
         "        return min(ahead, END_OF_TIME) if ahead",
         "what a tick brings is not behind the next process of a chain",
@@ -400,15 +404,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ticks: timers of a tick fire before those that its batch passes",
-        _RUNNER,
-        "            self._run_arriving(guard, rows, watermark, False)\n        self._stream_now =",
-        "            self._run_arriving(guard, rows, watermark, tick)\n        self._stream_now =",
+        _KEY_RUNNER,
+        "            self._run_arriving(rollback, rows, watermark, False)\n        self._stream_now =",
+        "            self._run_arriving(rollback, rows, watermark, tick)\n        self._stream_now =",
         "what a tick brings comes after all that its batch passes",
         (f"{_CHAINS}::test_what_a_tick_brings_comes_after_what_its_batch_passes",),
     ),
     Mutant(
         "end: timers that timers set fire up to the latest pending one only",
-        _RUNNER,
+        _TIMERS,
         "        return min(max(latest, self.process.last_due(latest)), END_OF_TIME)\n",
         "        return latest\n",
         "a process says up to when its timers fire at the end of the input",
@@ -416,7 +420,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "end: only what was pending fires",
-        _RUNNER,
+        _TIMERS,
         "        latest: int = max(pending)\n",
         "        latest: int = min(pending)\n",
         "all timers that are pending at the end of the input fire",
@@ -424,7 +428,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "end: what does not fire is not counted",
-        _RUNNER,
+        _TIMERS,
         "                self.unfired[timer.name] += 1\n",
         "",
         "timers beyond the end of the input are counted and told",
@@ -440,7 +444,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity: records are numbered through the batch",
-        _RUNNER,
+        _CALLBACKS,
         "        self._main = 0\n        if self._index:\n",
         "        if self._index:\n",
         "identities do not depend on the cut",
@@ -501,7 +505,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: a key's clock goes back with an older event",
-        _RUNNER,
+        _KEY_RUNNER,
         "            clock = max(clock, less(min(newest, time.reach), time.bound_ms + 1))\n",
         "            clock = less(min(came, time.reach), time.bound_ms + 1)\n",
         "a key's clock never goes back",
@@ -509,7 +513,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: a backlog does not hold a key's clock",
-        _RUNNER,
+        _KEY_RUNNER,
         "            clock = max(clock, less(min(newest, time.reach), time.bound_ms + 1))\n",
         "            clock = max(clock, less(newest, time.bound_ms + 1))\n",
         "what holds the stream back holds the keys",
@@ -517,7 +521,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: the stream's clock is waited for without end",
-        _RUNNER,
+        _KEY_RUNNER,
         "        return before, max(clock, self._ahead_of_all), (clock, newest)\n",
         "        return before, clock, (clock, newest)\n",
         "what a silent key has sent comes when the patience is over",
@@ -525,7 +529,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: a clock is forgotten though the key would be judged otherwise without it",
-        _RUNNER,
+        _KEY_RUNNER,
         "        if until <= self._ahead_of_all:\n",
         "        if clock <= self._ahead_of_all:\n",
         "a key's clock is kept as long as it says something",
@@ -533,7 +537,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: timers on the stream's clock wait for the key's",
-        _RUNNER,
+        _TIMERS,
         "            of_stream = last if until >= END_OF_TIME else min(self._stream_now, before - 1)\n",
         "            of_stream = last\n",
         "timers on the stream's clock do not wait for a silent key",
@@ -541,7 +545,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys: a timer on the stream's clock that fires again has the identity of the first",
-        _RUNNER,
+        _CALLBACKS,
         '        elif domain == "stream_time":\n            pass\n',
         '        elif domain == "stream_time":\n            return 0\n',
         "two results have two identities",

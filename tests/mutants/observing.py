@@ -323,8 +323,8 @@ MUTANTS: Final = (
     Mutant(
         "observer: what its thread takes is not counted",
         f"{_IN}/observer.py",
-        "            with self._counting():\n                self._look()\n",
-        "            if True:\n                self._look()\n",
+        "            with self._counting():\n                self._sample()\n",
+        "            if True:\n                self._sample()\n",
         "what watching takes is counted where it is spent",
         (_OBSERVER,),
     ),
@@ -467,7 +467,7 @@ MUTANTS: Final = (
     Mutant(
         "sizing: points of other sizes are taken",
         "benchmarks/sizing.py",
-        '    if (found["warm"], found["batches"]) != (sizes.warm, sizes.batches):\n',
+        "    if (warm, batches) != (sizes.warm, sizes.batches):\n",
         "    if not found:\n",
         "points of one table are of the same sizes",
         ("tests/unit/benchmarks/test_sizing_points.py",),

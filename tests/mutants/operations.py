@@ -180,8 +180,8 @@ MUTANTS: Final = (
     Mutant(
         "operations: a report is written in place",
         _REPORT,
-        '            part.write_text(text, encoding="utf-8")\n',
-        "            part.write_text(text)\n            place.write_text(text)\n",
+        "            write(part)\n",
+        "            write(part)\n            write(place)\n",
         "a report is there whole or not at all",
         (f"{_TEST_REPORT}::test_what_fails_leaves_the_report_before_it_and_no_part",),
     ),

@@ -105,6 +105,47 @@ def test_records_in_files_go_through_the_pipeline(
     assert done.outputs["dead_letters"] == 1
 
 
+class Loose(Clicks):
+    """Gives some of what it emits values that their columns cannot have."""
+
+    name = "Clicks"
+
+    def process(self, event: Click, ctx: Context) -> None:
+        count: Any = {3: 2**63, 4: 1.5}.get(event.at, event.at)
+        ctx.emit(Total(event.user, count, False))
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Set by nobody."""
+
+
+@pytest.mark.parametrize(
+    "driver_write_max_records",
+    [pytest.param(500_000, id="driver"), pytest.param(0, id="spark", marks=pytest.mark.matrix)],
+)
+def test_records_that_a_table_cannot_take_do_not_stop_a_job(
+    spark: SparkSession, tmp_path: Path, driver_write_max_records: int
+) -> None:
+    def loose(settings: AppSettings) -> Topology:
+        return (
+            read(Input("clicks", "user", "at"), control="control")
+            .process(Loose())
+            .write(tables={"main": "totals", "dead_letters": "dead_letters"})
+        )
+
+    app = App(name="clicks", summary="", settings=AppSettings, topology=loose, topics=topics)
+    said = settings(f"stream.driver_write_max_records={driver_write_max_records}")
+    done = run_records(app, said, tmp_path, batches(3), session=spark)
+    assert sorted(done.table("totals", ["clicks"])["clicks"].to_pylist()) == [1, 2, 5, 6]
+    letters = done.table("dead_letters").to_pylist()
+    assert sorted(
+        (x["stage"], x["process"], x["event_time_ms"]) for x in letters if x["stage"] == "table"
+    ) == [
+        ("table", "Clicks", 3),
+        ("table", "Clicks", 4),
+    ]
+    assert len(letters) == 3
+
+
 class Order(msgspec.Struct):
     order_id: str
     event_time_ms: int

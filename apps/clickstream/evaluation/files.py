@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from millrace.operations.report import write_parquet
 from millrace.runtime.apps import App, Topic, Topics
 from millrace.runtime.settings import AppSettings
 from millrace.topology import Input, Topology, Upsert, read
@@ -160,7 +161,7 @@ def evaluate_sessions(
         put_aside = [row["reason"] for row in done.table("put_aside").to_pylist()]
         late = done.table("late").num_rows + done.table("dead_letters").num_rows
         if rows_to is not None:
-            _write(done.table("sessions"), rows_to)
+            write_parquet(rows_to, done.table("sessions"))
     report = _sessions_report(results, rules, len(found), done.seconds, put_aside, late)
     return report | {"live": _live_report(found, sessions, users, rules)}
 
@@ -334,7 +335,7 @@ def evaluate_sessionize(
         named = found
         if clicks.attrs["visitors"].startswith(("int", "uint")):
             named = found.astype({"visitor_id": clicks.attrs["visitors"]})
-        _write(_with_times(named), rows_to)
+        write_parquet(rows_to, _with_times(named))
     return {
         "clicks": len(clicks),
         "visitors": int(clicks["visitor_id"].nunique()),
@@ -371,13 +372,3 @@ def _with_times(found: pd.DataFrame) -> pa.Table:
     names = ("session_start", "session_end")
     times = {name: pd.to_datetime(found[name], unit="ms", utc=True) for name in names}
     return pa.Table.from_pandas(found.assign(**times), preserve_index=False)
-
-
-def _write(rows: pa.Table, path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path)
-    except OSError as error:
-        raise BadFile(f"{path} cannot be written: {error.strerror}") from error

@@ -363,7 +363,7 @@ def best_of(window: Pane, place: int) -> dict[str, int]:
     return dict(best(((item, numbers[place]) for item, numbers in window.items() if numbers[place]), PLACES))
 
 
-def tell(counted: Counted, name: str, end: int, *, also_empty: bool = False) -> Iterator[ShardWindow]:
+def window_rows(counted: Counted, name: str, end: int, *, also_empty: bool = False) -> Iterator[ShardWindow]:
     """Yield what the windows that end at a minute have to say to the boards.
 
     Args:

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 
 #: A rate is kept in so many parts of one.
@@ -156,7 +157,7 @@ def read_rates(path: Path, shop: str = _EURO) -> Rates:
         return rates_of(shop, decode(path.read_bytes(), type=tuple[RateEntry, ...]))
     except OSError as error:
         raise RatesError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, csv.Error, RatesError) as error:
+    except (*NOT_JSON, csv.Error, RatesError) as error:
         raise RatesError(f"{path}: {error}") from error
 
 

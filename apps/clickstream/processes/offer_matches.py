@@ -79,7 +79,7 @@ class OfferMatches(OffersBase, KeyedProcess[ToOffers, ToCaps]):
         state = self.person.value or KeptOffers()
         if isinstance(event, CapsGo):
             ctx.emit(event)
-            self._hand_on(event, state, ctx)
+            self._forward(event, state, ctx)
         elif isinstance(event, CapsBought):
             if not state.forbids(event.person[2:], event.at_ms):
                 ctx.emit(event)
@@ -114,7 +114,7 @@ class OfferMatches(OffersBase, KeyedProcess[ToOffers, ToCaps]):
     def _bought(self, event: Shopping, state: KeptOffers | None, ctx: Context) -> None:
         ctx.emit(event)
 
-    def _hand_on(self, event: CapsGo, state: KeptOffers, ctx: Context) -> None:
+    def _forward(self, event: CapsGo, state: KeptOffers, ctx: Context) -> None:
         """Tell an account what was offered in this browser since somebody was last known by it."""
         made = {
             rule: times

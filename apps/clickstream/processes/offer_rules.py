@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.patterns import begin
 from millrace.time import ms
@@ -238,7 +239,7 @@ def read_rules(path: Path) -> tuple[OfferRule, ...]:
         rules: tuple[OfferRule, ...] = decode(path.read_bytes(), type=tuple[OfferRule, ...])
     except OSError as error:
         raise OfferRuleError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise OfferRuleError(f"{path}: {error}") from error
     for rule in rules:
         rule.check()

@@ -219,13 +219,15 @@ class Persons(PersonWays):
             return
         for visitor in sorted(person.visitors):
             if visitor != event.visitor:
-                self._tell(visitor, event.visitor, person, ctx, only=news)
+                self._emit_consents(visitor, event.visitor, person, ctx, only=news)
         after = register.refused
         if after & STITCH and not before & STITCH:
             person.forget_profile()
             self._no_profile(person, ctx)
 
-    def _tell(self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7) -> None:
+    def _emit_consents(
+        self, visitor: str, said_in: str, person: Person, ctx: Context, *, only: int = 7
+    ) -> None:
         """Tell a browser of the person what holds for it, too; it comes by the topic of answers."""
         for bit, at_ms, granted in person.register.entries():
             if bit & only:
@@ -238,7 +240,7 @@ class Persons(PersonWays):
     def _knows(self, visitor: str, since_ms: int, person: Person, ctx: Context) -> None:
         """Know a browser for the person's; since when (UTC ms) is 0 while that is not settled."""
         if visitor not in person.visitors:  # who is linked has been told
-            self._tell(visitor, "", person, ctx)
+            self._emit_consents(visitor, "", person, ctx)
         person.visitors[visitor] = person.visitors.get(visitor) or since_ms
 
     def _absorb(self, event: Absorb, person: Person, ctx: Context) -> None:

@@ -19,7 +19,7 @@ from millrace_apps.clickstream.processes.counters import (
     ItemFeatures,
     Shard,
     item_features,
-    tell,
+    window_rows,
 )
 
 _WINDOW: Final = "shard"
@@ -86,7 +86,7 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
         counted = Counted(shard, self.by_hour, self.categories, self.past)
         end = (timer.at + 1) // MINUTE_MS
         if end * MINUTE_MS == timer.at + 1:
-            for told in tell(counted, ctx.key, end):
+            for told in window_rows(counted, ctx.key, end):
                 ctx.emit(told)
             for row in () if segment_of(ctx.key) else item_features(counted, end):
                 ctx.output(self.items, row)
@@ -125,6 +125,6 @@ class Shards(KeyedProcess[ToShard, ShardWindow]):
             first = -(-(minute + 1) // every) * every
             ends.update(range(first, min(minute + length, over) + 1, every))
         for end in sorted(e for e in ends if e > oldest):
-            for told in tell(counted, ctx.key, end, also_empty=also_empty):
+            for told in window_rows(counted, ctx.key, end, also_empty=also_empty):
                 if told.board.startswith(only):
                     ctx.emit(told, on_time=True, revision=1)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.operations.report import write_parquet
 from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 from millrace_apps.clickstream.recommend.baselines import BASELINES
 from millrace_apps.clickstream.recommend.files import (
@@ -226,19 +227,10 @@ def _all(
     if not found.wall_ms:
         raise BadFile("there is nothing to predict: no test session has two clicks")
     if recs is not None:
-        _write(found.rows, recs)
+        import pyarrow as pa
+
+        write_parquet(recs, pa.Table.from_pylist(found.rows))
     return found
-
-
-def _write(rows: list[dict[str, Any]], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    except OSError as error:
-        raise BadFile(f"{path} cannot be written: {error.strerror}") from error
 
 
 _SHARES: Final = (50, 90, 99)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace_apps.clickstream.evaluation.snowplow_files import BadFile
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _lines(path: Path) -> pd.DataFrame:
     for number, line in enumerate(lines, 1):
         try:
             told = read(line) if line.strip() else _Line(0, [])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise BadFile(f"{path}, line {number}: {error}") from error
         found += [(told.session, one.aid, one.ts) for one in told.events if one.type == "clicks"]
     if not found:

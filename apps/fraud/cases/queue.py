@@ -212,7 +212,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         _decided(event, state)
         if state.cases.pop(event.case_id, None) is not None:
             _remove(event.case_id, entry, state)
-        self._tell(event.case_id, entry, "gone" if event.status == "expired" else "done", state, ctx)
+        self._emit_place(event.case_id, entry, "gone" if event.status == "expired" else "done", state, ctx)
         self._remember(event.case_id, entry.revision, state)
 
     def _follow(self, event: Case, state: QueueState, ctx: Context) -> None:
@@ -231,7 +231,7 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
         at = bisect_left(state.order, rank)
         state.order.insert(at, rank)
         place: Place = "queued" if at < self._line(state, ctx) else "waiting"
-        self._tell(case_id, case, place, state, ctx)
+        self._emit_place(case_id, case, place, state, ctx)
 
     def _settle(self, state: QueueState, ctx: Context) -> None:
         """Tell the cases that have crossed the line between queued and waiting; put out what is too many.
@@ -244,20 +244,22 @@ class ReviewQueue(KeyedProcess[Case, QueueEntry]):
             case_id = state.order[at][2]
             if state.cases[case_id].place == "queued":
                 break
-            self._tell(case_id, state.cases[case_id], "queued", state, ctx)
+            self._emit_place(case_id, state.cases[case_id], "queued", state, ctx)
         for at in range(line, len(state.order)):
             case_id = state.order[at][2]
             if state.cases[case_id].place == "waiting":
                 break
-            self._tell(case_id, state.cases[case_id], "waiting", state, ctx)
+            self._emit_place(case_id, state.cases[case_id], "waiting", state, ctx)
         while len(state.order) > self.most_waiting:
             case_id = state.order.pop()[2]
             case = state.cases.pop(case_id)
             state.put_out += 1
-            self._tell(case_id, case, "gone", state, ctx)
+            self._emit_place(case_id, case, "gone", state, ctx)
             self._remember(case_id, case.revision, state)
 
-    def _tell(self, case_id: str, case: WaitingCase, place: Place, state: QueueState, ctx: Context) -> None:
+    def _emit_place(
+        self, case_id: str, case: WaitingCase, place: Place, state: QueueState, ctx: Context
+    ) -> None:
         case.place = place
         case.revision += 1
         ctx.emit(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.errors import UserError
-from millrace.operations.report import write
+from millrace.operations.report import write, write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,8 +220,7 @@ def _write_scores(path: Path, weeks: list[WeekResult]) -> None:
     import pandas as pd
 
     table = pd.concat([w.scored for w in weeks], ignore_index=True).drop(columns="TX_FRAUD")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_parquet(path, index=False)
+    write_parquet(path, table)
 
 
 def _show(report: dict[str, Any]) -> None:

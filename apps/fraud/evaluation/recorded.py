@@ -61,7 +61,7 @@ def _read(path: Path) -> pd.DataFrame:
         if missing:
             raise UnfitTransactions(f"{path} has no column {', '.join(missing)}")
         table = pq.read_table(path, columns=[n for n in names if n in (*NEEDED, SCENARIO)])
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise UnfitTransactions(f"{path} is not a Parquet file: {error}") from error
     return pd.DataFrame(table.to_pandas())
 

@@ -191,7 +191,7 @@ def _label_rows(path: Path) -> list[dict[str, Any]]:
             return list(pq.read_table(path).to_pylist())
         decode = msgspec.json.Decoder(dict[str, Any]).decode
         return [decode(line) for line in path.read_bytes().splitlines() if line.strip()]
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BacktestError(f"labels in {path} cannot be read: {error}") from None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, print_as
 from millrace_apps.fraud.operations.tokens_cli import show as show_token
 
 app = typer.Typer(no_args_is_help=True, help="Lists: who is blocked or allowed, and until when.")
@@ -102,7 +102,7 @@ def show(
     ]
     found = [{"list": name, "value": value, "until_ms": until} for name, value, until in there]
     lines = (f"{name:<16} {value:<40} until {show_time(until)}" for name, value, until in there)
-    tell(shape, found, lambda: "\n".join(lines))
+    print_as(shape, found, lambda: "\n".join(lines))
 
 
 # As it was called before.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, print_as
 
 if TYPE_CHECKING:
     from millrace.operations.control_topic import ControlTopic
@@ -68,7 +68,7 @@ def list_(
         for e in rates
     ]
     lines = (f"1 {e.currency} = {e.rate:g} {billing} from {show_time(e.from_ms)} by {e.by}" for e in rates)
-    tell(shape, data, lambda: "\n".join(lines))
+    print_as(shape, data, lambda: "\n".join(lines))
 
 
 def _topic(

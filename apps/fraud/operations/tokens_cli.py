@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import Format, Overrides, Root, Shape, tell
+from millrace.cli.options import Format, Overrides, Root, Shape, print_as
 
 if TYPE_CHECKING:
     from millrace_apps.fraud.settings import FraudSettings
@@ -50,7 +50,7 @@ def list_(root: Root = None, overrides: Overrides = None, shape: Shape = Format.
         found.append({"key": key.id, "makes_tokens": not number, "cards": kept})
         what = "makes tokens" if kept is None else f"{kept:,} cards keep its tokens"
         lines.append(f"{key.id or 'without id':<10}  {what}")
-    tell(shape, found, lambda: "\n".join(lines))
+    print_as(shape, found, lambda: "\n".join(lines))
 
 
 @app.command()
@@ -72,7 +72,7 @@ def show(
 
     path = key_file if key_file is not None else _where(root, overrides)[1]
     token = Masker(read_ring(path).token).text(number)
-    tell(shape, {"token": token}, lambda: token)
+    print_as(shape, {"token": token}, lambda: token)
 
 
 def _where(root: Path | None, overrides: list[str] | None) -> tuple[FraudSettings, Path]:

@@ -195,8 +195,8 @@ class Engine:
         for name in sorted(self.alarms.conditions):
             condition, rule = self.alarms.conditions[name], self.rules.rule_of(name)
             if condition.level and condition.told and rule is not None:
-                self._tell(name, condition, rule, "moved", gone_from=before)
-                self._tell(name, condition, rule, "moved")
+                self._record_change(name, condition, rule, "moved", gone_from=before)
+                self._record_change(name, condition, rule, "moved")
 
     def gone(self, subject: str) -> None:
         """Take that a measuring point is another now: its alarms are removed."""
@@ -276,15 +276,15 @@ class Engine:
         at = self.at
         if condition.shelved and condition.shelve_ends <= at:
             condition.shelved = condition.shelve_ends = 0
-            self._tell(name, condition, rule, "unshelve", reason="its time is over")
+            self._record_change(name, condition, rule, "unshelve", reason="its time is over")
         if 0 < condition.suppressed_until <= at:
             condition.suppressed_until = 0
-            self._tell(name, condition, rule, "unsuppress", reason="its time is over")
+            self._record_change(name, condition, rule, "unsuppress", reason="its time is over")
         by_status = self.status in rule.suppress_in or self.regime in rule.suppress_in
         if by_status != condition.by_status:
             condition.by_status = by_status
             if condition.retain:
-                self._tell(name, condition, rule, "suppress" if by_status else "unsuppress")
+                self._record_change(name, condition, rule, "suppress" if by_status else "unsuppress")
         level = condition.settle(rule, at)
         if level != condition.level:
             self._move(name, condition, rule, level)
@@ -302,18 +302,20 @@ class Engine:
         was, condition.level = condition.level, level
         if not level:
             condition.next_alarm = condition.escalates = 0
-            self._tell(name, condition, rule, "inactive")
+            self._record_change(name, condition, rule, "inactive")
             condition.first = False
             if condition.shelved == ONE_SHOT:
                 condition.shelved = condition.shelve_ends = 0
-                self._tell(name, condition, rule, "unshelve", reason="shelved once, and now inactive")
+                self._record_change(
+                    name, condition, rule, "unshelve", reason="shelved once, and now inactive"
+                )
             return
         severity = rule.levels[level - 1].severity
         if was:
             condition.severity = severity
             if level > was and rule.rule.ack:
                 condition.acked, condition.silenced = False, False
-            self._tell(name, condition, rule, "raised" if level > was else "lowered")
+            self._record_change(name, condition, rule, "raised" if level > was else "lowered")
             return
         condition.severity, condition.since, condition.alarms = severity, self.at, 0
         condition.acked, condition.confirmed, condition.silenced = not rule.rule.ack, True, False
@@ -321,7 +323,7 @@ class Engine:
         condition.next_alarm = self.at + rule.re_alarm_ms if rule.re_alarm_ms else 0
         condition.escalates = self.at + rule.escalate_ms if rule.escalate_ms else 0
         condition.first = bool(rule.rule.group) and self._is_first(name, rule.rule.group)
-        self._tell(name, condition, rule, "active")
+        self._record_change(name, condition, rule, "active")
 
     def _is_first(self, name: str, group: str) -> bool:
         for other, condition in self.alarms.conditions.items():
@@ -336,14 +338,14 @@ class Engine:
             condition.escalates = 0
             if not condition.acked and condition.severity < rule.escalated:
                 condition.severity = rule.escalated
-                self._tell(name, condition, rule, "escalated")
+                self._record_change(name, condition, rule, "escalated")
         if condition.next_alarm and condition.next_alarm <= self.at:
             condition.alarms += 1
             more = rule.rule.re_alarm is not None and condition.alarms < rule.rule.re_alarm.times
             condition.next_alarm = condition.next_alarm + rule.re_alarm_ms if more else 0
             if condition.told:
                 condition.acked, condition.silenced = not rule.rule.ack, False
-                self._tell(name, condition, rule, "re_alarm")
+                self._record_change(name, condition, rule, "re_alarm")
 
     def _reconcile(self) -> None:
         """Fit alarms to rules that have changed; those whose rule is gone are removed."""
@@ -364,7 +366,7 @@ class Engine:
         if condition.retain:
             condition.level, condition.acked, condition.confirmed = 0, True, True
             condition.latched = False
-            self._tell(name, condition, rule, "removed", reason=why)
+            self._record_change(name, condition, rule, "removed", reason=why)
 
     # -- operators -----------------------------------------------------------------------------
 
@@ -392,7 +394,7 @@ class Engine:
                 if action.verb in HOLDS_BACK and not _may_hold_back(rule, action.role):
                     if condition.retain:
                         why = f"{action.verb}: {_refused(condition, action, rule)}"
-                        self._tell(name, condition, rule, "rejected", reason=why, action=action)
+                        self._record_change(name, condition, rule, "rejected", reason=why, action=action)
                 elif not _refused(condition, action, rule):
                     self._apply(name, rule, action)
             return
@@ -438,12 +440,14 @@ class Engine:
             condition.latched = False
         elif verb == "silence":
             condition.silenced = True
-        self._tell(name, condition, rule, verb, action=action)
+        self._record_change(name, condition, rule, verb, action=action)
         self._advance(name, condition, rule)
 
     def _reject(self, action: Action, rule: CompiledRule | None, why: str) -> None:
         condition = self.alarms.conditions.get(action.alarm) or Condition([])
-        self._tell(action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action)
+        self._record_change(
+            action.alarm, condition, rule, "rejected", reason=f"{action.verb}: {why}", action=action
+        )
 
     # -- history -------------------------------------------------------------------------------
 
@@ -461,7 +465,7 @@ class Engine:
             return None
         return condition.since + rule.response_ms
 
-    def _tell(
+    def _record_change(
         self,
         name: str,
         condition: Condition,

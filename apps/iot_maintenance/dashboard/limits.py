@@ -58,7 +58,7 @@ def limits_of(data: AppData, subject: str, row: Row, told: Sequence[Row]) -> lis
 
 def rules_in_force(data: AppData, at: int) -> list[AlarmRule]:
     """Return the rules that are active at an event time, ms: the file's, unless others were published."""
-    fleet = str(data.settings.monitor.fleet)
+    fleet = str(data.settings.monitor.fleet_file)
     defaults: tuple[AlarmRule, ...] = data.once("fleet's rules", fleet, lambda: _rules(Path(fleet)))
     control = str(data.settings.topics.control)
     try:

@@ -153,7 +153,7 @@ def evaluate(path: Path, *, engine: Engine, told: Callable[[int, int], None]) ->
     rows = read_products(path)
     with written(rules()) as fleet:
         overrides = [
-            f"monitor.fleet={fleet}",
+            f"monitor.fleet_file={fleet}",
             "monitor.sensor_least=30d",
             "monitor.judge=false",
             "spark.quick_start=true",

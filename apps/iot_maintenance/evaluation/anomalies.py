@@ -244,7 +244,7 @@ def stream(
     ]
     sent.sort(key=lambda one: one.event.event_time_ms)
     with written([]) as fleet:
-        overrides = [f"monitor.fleet={fleet}", "monitor.sensor_least=3650d", "monitor.grace=0"]
+        overrides = [f"monitor.fleet_file={fleet}", "monitor.sensor_least=3650d", "monitor.grace=0"]
         overrides += ["monitor.judge=false", "scores.interval=0", "spark.quick_start=true"]
         result = run(sent, settings_for(overrides), ["scores"], engine=engine, told=told)
     places = [{at: row for row, at in enumerate(rows.times)} for rows in series]

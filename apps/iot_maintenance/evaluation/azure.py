@@ -340,7 +340,7 @@ def evaluate(
     span_ms = max(int((telemetry.max() - telemetry.min()).total_seconds() * 1000), 1)
     batch = max(_LEAST_BATCH, int(len(events) * _BATCH * grace_ms / span_ms))
     with written([]) as fleet:  # the join alone: no rules of some other fleet
-        settings = settings_for([*overrides, f"monitor.fleet={fleet}"])
+        settings = settings_for([*overrides, f"monitor.fleet_file={fleet}"])
         result = run(events, settings, ["readings"], engine=engine, batch=batch, told=told)
     rows = result.rows["readings"]
     found, contradicting = features_of(rows)

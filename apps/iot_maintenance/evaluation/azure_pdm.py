@@ -328,7 +328,8 @@ def evaluate(
     events, _ = events_of(tables, _DISORDER_MS, 1, 0.0)
     with written([]) as fleet:
         overrides = [
-            f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.keep=3650d", "monitor.sensor_least=30d",
+            f"monitor.fleet_file={fleet}", "monitor.judge=false", "monitor.keep=3650d",
+            "monitor.sensor_least=30d",
             f"monitor.grace={_DISORDER_MS}", f"stream.out_of_orderness={_DISORDER_MS}",
             "foresight.on=true", "spark.quick_start=true",
         ]  # fmt: skip

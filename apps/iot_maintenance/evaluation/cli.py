@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from millrace.errors import UserError
-from millrace.operations.report import write
+from millrace.operations.report import write, write_parquet
 from millrace.time.durations import to_ms
 from millrace_apps.iot_maintenance.evaluation.stream import Engine
 
@@ -56,11 +56,7 @@ def azure_join(
             data, grace_ms=grace_ms, seed=shuffle_seed, late_share=late_share, engine=chosen, told=told
         )
     if features is not None:
-        try:
-            features.parent.mkdir(parents=True, exist_ok=True)
-            found.to_parquet(features, index=False)
-        except OSError as error:
-            raise UserError(f"{features} cannot be written: {error.strerror or error}") from None
+        write_parquet(features, found)
     write(out, report)
     _show("azure-join", msgspec.structs.asdict(report))
 
@@ -276,9 +272,18 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+    progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    task = progress.add_task(what, total=None)
+
+    def told(done: int, of: int) -> None:
+        progress.start()  # not before: what is wrong with a file is one line, with no empty one above it
+        progress.update(task, completed=done, total=of)
+
+    try:
+        yield told
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def _show(title: str, values: dict[str, Any]) -> None:

@@ -301,7 +301,8 @@ def evaluate(
         (exports / RISK_NAME).mkdir()  # of risks there is no model
         kept.write_bytes(msgspec.json.encode(baseline))
         overrides = [
-            f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d", "monitor.grace=0s",
+            f"monitor.fleet_file={fleet}", "monitor.judge=false", "monitor.sensor_least=30d",
+            "monitor.grace=0s",
             "foresight.on=true", f"foresight.baseline={kept}", f"foresight.exports={exports}",
             "spark.quick_start=true",
         ]  # fmt: skip

@@ -139,7 +139,7 @@ def read_windows(path: Path) -> Mapping[str, list[tuple[int, int]]]:
         if not isinstance(found, dict):
             raise NotNab(f"{path} is no list of labelled windows: it names no files")
         return {name: [(as_ms(low), as_ms(high)) for low, high in of] for name, of in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise NotNab(f"{path} is no list of labelled windows: {error}") from None
 
 
@@ -186,7 +186,7 @@ def evaluate(
     sent = sorted(_readings(all_series), key=lambda s: s.event.event_time_ms)
     # Of old series nothing is known: the sensors' own quality stays out of it.
     with written(rules) as fleet:
-        overrides = [f"monitor.fleet={fleet}", "monitor.sensor_least=3650d", "monitor.grace=0"]
+        overrides = [f"monitor.fleet_file={fleet}", "monitor.sensor_least=3650d", "monitor.grace=0"]
         overrides += ["monitor.judge=false", "spark.quick_start=true"]
         result = run(sent, settings_for(overrides), ["alarm_history"], engine=engine, told=told)
     return compare(all_series, labelled, result.rows["alarm_history"], engine)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def read_baseline(path: str) -> Baseline:
         return Baseline()
     try:
         found = msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise NotABaseline(f"{path} is no baseline: {error}") from None
     if wrong := _contradiction(found):
         raise NotABaseline(f"{path} is no baseline: {wrong}")

@@ -34,7 +34,7 @@ def _read(file: Path) -> list[Rule]:
 
 
 def _built_in(settings: IotSettings) -> list[Rule]:
-    return _read(Path(settings.monitor.fleet))
+    return _read(Path(settings.monitor.fleet_file))
 
 
 def _what_if(rules: list[Rule], settings: IotSettings, history: History) -> WhatIf:

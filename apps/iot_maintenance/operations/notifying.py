@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.local.documents import read_yaml
 from millrace.time.durations import to_ms
@@ -346,7 +347,7 @@ def read_told(path: Path) -> list[str]:
         return msgspec.json.decode(path.read_bytes(), type=list[str])
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise NotifyError(f"{path} is no list of what has been told: {error}") from None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from millrace import Context, minutes, side_output, value_state
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.operators import cusum
 from millrace.operators.control import Chart
@@ -251,7 +252,7 @@ def read_charts(path: Path) -> dict[str, Chart]:
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Chart])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise UserError(f"{path} has no charts of machines: {error}") from None
     for kind, chart in found.items():
         width = len(chart.sensors)

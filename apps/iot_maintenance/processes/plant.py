@@ -149,7 +149,9 @@ class PlantMonitor(KeyedProcess[AlarmEvent, AlarmEvent]):
         if timer.name == _HEALTH:
             self._tell_health(plant, ctx)
             return
-        rows = windows.tell(ctx.key, timer.at) if timer.name == _TELL else windows.close(ctx.key, timer.at)
+        rows = (
+            windows.rows_upto(ctx.key, timer.at) if timer.name == _TELL else windows.close(ctx.key, timer.at)
+        )
         for row in rows:
             ctx.output(self.kpis, row, revision=row.revision, identity=f"{row.span}:{row.start_ms}")
         if timer.name == _CLOSE:

@@ -147,14 +147,14 @@ class Windows(msgspec.Struct):
     Example:
         >>> windows = Windows()
         >>> windows.begins("m1:hot", 2, 5_000, 0); windows.stands("m1:hot", 2, 5_000, 5_000)
-        >>> [(row.alarms, row.standing, row.revision) for row in windows.tell("p1", WINDOW_MS)]
+        >>> [(row.alarms, row.standing, row.revision) for row in windows.rows_upto("p1", WINDOW_MS)]
         [(1, 1, 0)]
         >>> windows.begins("m2:hot", 2, 7_000, 0); windows.stands("m2:hot", 2, 7_000, 7_000)  # it was behind
         >>> windows.ends("m1:hot", 700_000, 0)
         5000
-        >>> [(row.alarms, row.standing, row.revision) for row in windows.tell("p1", WINDOW_MS)]
+        >>> [(row.alarms, row.standing, row.revision) for row in windows.rows_upto("p1", WINDOW_MS)]
         [(2, 2, 1)]
-        >>> windows.tell("p1", WINDOW_MS)
+        >>> windows.rows_upto("p1", WINDOW_MS)
         []
         >>> windows.close("p1", WINDOW_MS), [*windows.open["10min"]], [*windows.open["day"]]
         ([], [], [0])
@@ -220,7 +220,7 @@ class Windows(msgspec.Struct):
             self._touch(at)
         return held.age
 
-    def tell(self, plant: str, upto: int) -> list[AlarmKpi]:
+    def rows_upto(self, plant: str, upto: int) -> list[AlarmKpi]:
         """Return the rows of windows in which there is news.
 
         Args:
@@ -245,7 +245,7 @@ class Windows(msgspec.Struct):
 
     def close(self, plant: str, upto: int) -> list[AlarmKpi]:
         """Tell windows for good, and forget them, and what nobody asks for any more."""
-        rows = self.tell(plant, upto)
+        rows = self.rows_upto(plant, upto)
         for span, size in _SPANS:
             forget_panes(self.open.get(span, {}), upto - size + 2)  # those whose last ms is not behind it
         if self.ended:

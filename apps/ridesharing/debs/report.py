@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from millrace.operations.report import write_parquet
 from millrace_apps.ridesharing.debs import oracle
 from millrace_apps.ridesharing.debs.areas import EMPTY_MS, TopAreas
 from millrace_apps.ridesharing.debs.grid import Trip
@@ -233,11 +234,9 @@ def _beside(rows: Sequence[tuple[object, ...]], wanted: Sequence[tuple[object, .
 def _write(told: Sequence[Told], path: Path) -> None:
     """Write results as a table: the times as such, and the ranking as a list."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     table = pa.Table.from_pylist([msgspec.to_builtins(one) for one in told])
     for name in ("pickup", "dropoff"):
         at = table.column(f"{name}_ms").cast(pa.timestamp("ms", "UTC"))
         table = table.append_column(f"{name}_datetime", at)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    write_parquet(path, table)

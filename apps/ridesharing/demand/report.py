@@ -16,6 +16,7 @@ import pandas as pd
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.models.exports import CHAMPION, Exports
+from millrace.operations.report import write_parquet
 from millrace_apps.ridesharing.demand.process import (
     FEATURES_VERSION,
     MODEL_NAME,
@@ -92,8 +93,7 @@ def carry_out(
     rows = _rows([one for one in told if one.start_ms >= test_from_ms], truth, test_from_ms, until)
     say(f"{len(rows):,} quarters of cells foreseen, {took / max(len(told), 1) * 1e6:.0f} µs each")
     if scores is not None:
-        scores.parent.mkdir(parents=True, exist_ok=True)
-        rows.to_parquet(scores, index=False)
+        write_parquet(scores, rows)
     return {
         "trained": trained,
         "tested": len(rows),

@@ -13,11 +13,12 @@ import pandas as pd
 
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
+from millrace.operations.report import write_parquet
 from millrace_apps.ridesharing.eta.times import Model
 from millrace_apps.ridesharing.eta.training import columns_of, export, train
 from millrace_apps.ridesharing.eta.travel import Estimate, Leg, TravelTimes
 from millrace_apps.ridesharing.evaluation.in_memory import REGION, chain_of, run
-from millrace_apps.ridesharing.evaluation.recorded import read_requests
+from millrace_apps.ridesharing.evaluation.recorded import read_requests, read_table
 
 _HOUR_MS: Final = 3_600_000
 #: Of an hour with fewer legs nothing is said.
@@ -79,8 +80,7 @@ def carry_out(
     say(f"{len(told):,} trips estimated, {took / max(len(told), 1) * 1e3:.2f} ms each")
     rows = _rows(told, judged)
     if scores is not None:
-        scores.parent.mkdir(parents=True, exist_ok=True)
-        rows.to_parquet(scores, index=False)
+        write_parquet(scores, rows)
     return {
         "trained": trained,
         "tested": len(rows),
@@ -96,7 +96,7 @@ def _frame(trips: Path) -> pd.DataFrame:
         [(r.request_id, r.at_ms, r.lat, r.lon, r.to_lat, r.to_lon, r.duration_ms) for r in requests],
         columns=["trip_id", "at_ms", "from_lat", "from_lon", "to_lat", "to_lon", "took_ms"],
     )
-    told = pd.read_parquet(trips)
+    told = read_table(trips)
     drivers = dict(zip(told["trip_id"].astype(str), told.get("cab_id", told["trip_id"]), strict=True))
     frame["driver_id"] = [str(drivers[name]) for name in frame["trip_id"]]
     if frame["trip_id"].duplicated().any():

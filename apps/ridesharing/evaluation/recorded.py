@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from millrace.errors import UserError
@@ -35,13 +38,19 @@ def read_requests(path: Path, start_ms: int, end_ms: int) -> list[Request]:
     Raises:
         UserError: The file is missing, has other columns, or has no request in that time.
     """
-    frame = _read(path)
+    frame = read_table(path)
     missing = [name for name in _TRIP_COLUMNS if name not in frame.columns]
     if missing:
         raise UserError(f"{path} has no column {', '.join(missing)}")
-    if "plausible" in frame.columns:
-        frame = frame[frame["plausible"]]
-    frame = frame.assign(at_ms=_milliseconds(frame["pickup_time"]))
+    with _values_of(path):
+        if "plausible" in frame.columns:
+            if frame["plausible"].dtype != bool:
+                raise ValueError("plausible is not true or false in every row")
+            frame = frame[frame["plausible"]]
+        frame = frame.assign(at_ms=_milliseconds(frame["pickup_time"]))
+        frame = frame.astype(dict.fromkeys(_TRIP_COLUMNS[2:], "float64"))
+        if not np.isfinite(frame[list(_TRIP_COLUMNS[2:])].to_numpy()).all():
+            raise ValueError("a place or a duration is no number")
     frame = frame[(frame["at_ms"] >= start_ms) & (frame["at_ms"] < end_ms)]
     if frame.empty:
         raise UserError(f"{path} has no plausible request between {_text(start_ms)} and {_text(end_ms)}")
@@ -63,20 +72,25 @@ def read_positions(path: Path) -> pd.DataFrame:
     Raises:
         UserError: The file is missing or has other columns.
     """
-    frame = _read(path)
+    frame = read_table(path)
     if {"cab_id", "event_time", "lat", "lon", "occupied"} <= set(frame.columns):
-        frame = frame.assign(at_ms=_milliseconds(frame["event_time"]))
+        time, scale, places = "event_time", 1.0, ("lat", "lon")
     elif {"cab_id", "ts", "lat_e5", "lon_e5", "occupied"} <= set(frame.columns):
-        frame = frame.assign(
-            at_ms=_milliseconds(frame["ts"]), lat=frame["lat_e5"] / 1e5, lon=frame["lon_e5"] / 1e5
-        )
+        time, scale, places = "ts", 1e5, ("lat_e5", "lon_e5")
     else:
         raise UserError(
             f"{path}: the columns are cab_id, event_time, lat, lon, occupied, or cab_id, ts, lat_e5, …"
         )
-    frame = frame.assign(
-        occupied=frame["occupied"].astype(int).astype(bool), cab_id=frame["cab_id"].astype(str)
-    )
+    with _values_of(path):
+        frame = frame.assign(
+            at_ms=_milliseconds(frame[time]),
+            **{
+                name: frame[of].astype("float64") / scale
+                for name, of in zip(("lat", "lon"), places, strict=True)
+            },
+            occupied=frame["occupied"].astype(int).astype(bool),
+            cab_id=frame["cab_id"].astype(str),
+        )
     frame = frame.drop_duplicates(["cab_id", "at_ms"])
     ordered: pd.DataFrame = frame.sort_values(["at_ms", "cab_id"], kind="stable").reset_index(drop=True)
     return ordered[["cab_id", "at_ms", "lat", "lon", "occupied"]]
@@ -105,13 +119,31 @@ def cut(requests: list[Request], regions: int) -> Regions:
     return Regions(lon_cuts=lon_cuts, lat_cuts=lat_cuts)
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a file of CSV (also gzipped) or Parquet.
+
+    Raises:
+        UserError: It is missing, or cannot be read.
+    """
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+
+
+@contextlib.contextmanager
+def _values_of(path: Path) -> Iterator[None]:
+    """Say which file it is of which a value is none of its column's.
+
+    Raises:
+        UserError: One is.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} has a value that is none: {' '.join(str(error).split())}") from None
 
 
 def _milliseconds(times: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from millrace.experiments import Switchback
+from millrace.operations.report import write_parquet
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.evaluation.fleet import Fleet, Request, Traffic
 from millrace_apps.ridesharing.evaluation.replay import Faults, Replay, run_replay
@@ -136,7 +137,7 @@ def carry_out(
     if plan.host == "spark":
         report |= through_spark(plan, done)
     if assignments is not None:
-        served_table(done).to_parquet(assignments, index=False)
+        write_parquet(assignments, served_table(done))
     return report
 
 

@@ -375,7 +375,7 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
 
 
 def _folder(root: Path | None, settings: RidesharingSettings) -> Path:
-    from millrace.demo import demo_path
+    from millrace.local.home import demo_path
 
     if root is not None:
         return root

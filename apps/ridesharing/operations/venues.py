@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import h3
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace_apps.ridesharing.contracts.events import (
     Control,
@@ -109,7 +110,7 @@ def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: R
         found = msgspec.json.decode(path.read_bytes(), type=list[Written] | Written)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise UserError(f"{path} has no venue: {error}") from None
     said = []
     for one in found if isinstance(found, list) else [found]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Shape, print_as
 from millrace.errors import UserError
 from millrace.operations.sending import who
 from millrace.operations.shape import AsJson
@@ -72,7 +72,7 @@ def list_(bootstrap: Bootstrap = None, overrides: Overrides = None, shape: Shape
     from millrace_apps.ridesharing.operations.venues import published
 
     if shape is Format.json:
-        tell(shape, published(settings_of(overrides, bootstrap)), str)
+        print_as(shape, published(settings_of(overrides, bootstrap)), str)
         return
     table = Table("venue", "from", "zone", "pen", "points", "short trips", "by", "why")
     for name, words in published(settings_of(overrides, bootstrap)).items():

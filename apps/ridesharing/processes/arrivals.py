@@ -103,14 +103,14 @@ class Way(msgspec.Struct, array_like=True):
 
 
 class Region(Protocol):
-    """A region's desk at one moment, as far as arrival times are concerned."""
+    """A region at one moment, as far as arrival times are concerned."""
 
     @property
     def book(self) -> Book:
         """Its book."""
 
     @property
-    def region(self) -> str:
+    def name(self) -> str:
         """Its name."""
 
     @property
@@ -118,7 +118,7 @@ class Region(Protocol):
         """The moment, UTC ms."""
 
     @property
-    def say(self) -> Callable[[str, Any], None]:
+    def emit(self) -> Callable[[str, Any], None]:
         """Where records go: output and record."""
 
 
@@ -186,12 +186,12 @@ class Arrivals:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def set_off(self, desk: Region, ride: Ride, car: Car) -> Expected:
+    def set_off(self, region: Region, ride: Ride, car: Car) -> Expected:
         """Take down that a car sets off to a pick-up, and tell the rider."""
         place = Place(car.lat, car.lon, ride.lat, ride.lon)
-        return self._begin(desk, ride, "pickup", place, ride.pickup_at_ms <= desk.now, desk.now)
+        return self._begin(region, ride, "pickup", place, ride.pickup_at_ms <= region.now, region.now)
 
-    def moved(self, desk: Region, ride: Ride, driver_id: str, before: str, cause: str) -> None:
+    def moved(self, region: Region, ride: Ride, driver_id: str, before: str, cause: str) -> None:
         """Take down that a request has another state: its car has arrived, set off again, or is off it."""
         if before not in ("accepted", "arrived", "in_progress"):
             return
@@ -200,27 +200,33 @@ class Arrivals:
             self._ways.remove(ride.request_id)
             is_there = "completed" if way.kind == "trip" else ("arrived", "in_progress")
             if ride.state in is_there and way.driver_id == driver_id and cause in _SAID:
-                self._end(desk, ride, way)
+                self._end(region, ride, way)
         if ride.state == "in_progress" and ride.to_lat is not None and ride.to_lon is not None:
             place = Place(ride.lat, ride.lon, ride.to_lat, ride.to_lon)
-            self._begin(desk, ride, "trip", place, cause in _SAID, desk.now)
+            self._begin(region, ride, "trip", place, cause in _SAID, region.now)
 
-    def tell_riders(self, desk: Region) -> None:
+    def tell_riders(self, region: Region) -> None:
         """Tell those whose car has moved since when it arrives: by how much is left of the way."""
-        book = desk.book
+        book = region.book
         for request_id in sorted(name for name, ride in book.rides.items() if ride.state in _MOVING):
             ride, way = book.rides[request_id], self._ways.get(request_id)
             car = book.cars.get(ride.driver_id)
-            if way is None or car is None or car.seen_ms <= way.seen_ms or car.seen_ms > desk.now:
+            if way is None or car is None or car.seen_ms <= way.seen_ms or car.seen_ms > region.now:
                 continue
             to = way.place
             left_m = distance_m(car.lat, car.lon, to.to_lat, to.to_lon)
             way.seen_ms = car.seen_ms
-            self._say(desk, ride, way, left_m, left_m / max(way.metres, 1.0))
+            self._emit_arrival(region, ride, way, left_m, left_m / max(way.metres, 1.0))
             self._ways.put(request_id, way)
 
     def _begin(
-        self, desk: Region, ride: Ride, kind: Literal["pickup", "trip"], place: Place, counts: bool, now: int
+        self,
+        region: Region,
+        ride: Ride,
+        kind: Literal["pickup", "trip"],
+        place: Place,
+        counts: bool,
+        now: int,
     ) -> Expected:
         times = self._pickups if kind == "pickup" else self._trips
         told, expected = times.tell(place, now, ride.driver_id)
@@ -238,23 +244,26 @@ class Arrivals:
             seen_ms=now,
             said=[],
         )
-        self._say(desk, ride, way, metres, 1.0)
+        self._emit_arrival(region, ride, way, metres, 1.0)
         self._ways.put(ride.request_id, way)
         return expected
 
-    def _say(self, desk: Region, ride: Ride, way: Way, left_m: float, share: float) -> None:
+    def _emit_arrival(self, region: Region, ride: Ride, way: Way, left_m: float, share: float) -> None:
         """Tell a rider when the car arrives; a share of the way is left, and the same share of the time."""
         one = way.expected
         low, high = one.low_s or 0.0, one.high_s or 0.0
         arrives, not_before, not_after = (
-            max(desk.now, way.seen_ms + round(s * share * 1_000)) for s in (one.seconds, low, high)
+            max(region.now, way.seen_ms + round(s * share * 1_000)) for s in (one.seconds, low, high)
         )
         way.said[MOST_TOLD - 1 :] = [arrives]
-        about, by = (ride.request_id, way.driver_id, desk.region, way.kind, desk.now), one.version or "table"
-        desk.say("arrivals", Arrival(*about, arrives, not_before, not_after, round(left_m, 1), by))
+        about, by = (
+            (ride.request_id, way.driver_id, region.name, way.kind, region.now),
+            one.version or "table",
+        )
+        region.emit("arrivals", Arrival(*about, arrives, not_before, not_after, round(left_m, 1), by))
 
-    def _end(self, desk: Region, ride: Ride, way: Way) -> None:
-        at_ms = desk.now  # what comes late is taken as of when it came, here as everywhere
+    def _end(self, region: Region, ride: Ride, way: Way) -> None:
+        at_ms = region.now  # what comes late is taken as of when it came, here as everywhere
         took_s = (at_ms - way.at_ms) / 1_000
         if took_s <= 0:
             return
@@ -264,7 +273,7 @@ class Arrivals:
         row = Drive(
             request_id=ride.request_id,
             driver_id=way.driver_id,
-            region=desk.region,
+            region=region.name,
             way=way.kind,
             began_ms=way.at_ms,
             ended_ms=at_ms,
@@ -283,7 +292,7 @@ class Arrivals:
             learned=way.counts,
             features=way.told.features,
         )
-        desk.say("drives", row)
+        region.emit("drives", row)
         if way.counts:
             times = self._pickups if way.kind == "pickup" else self._trips
             times.end(way.told, one, way.place, took_s, at_ms, way.driver_id)

@@ -72,7 +72,7 @@ from millrace_apps.ridesharing.eta.interval import Width
 from millrace_apps.ridesharing.operations.by_hand import carry_out, lift
 from millrace_apps.ridesharing.processes.acceptance import Acceptance, Chance, Tally
 from millrace_apps.ridesharing.processes.arrivals import Arrivals, Way
-from millrace_apps.ridesharing.processes.desk import BUSY, Desk
+from millrace_apps.ridesharing.processes.dispatch_region import BUSY, DispatchRegion
 from millrace_apps.ridesharing.processes.income import Idle, Income
 from millrace_apps.ridesharing.processes.line import stand
 from millrace_apps.ridesharing.processes.matching import SOLVERS, Policy, Problem
@@ -196,7 +196,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             self._zone, self._models = ZoneInfo(self.config.arrivals.zone), self.config.arrivals.models()
         if self.config.asks_everywhere:  # requests come by way of their riders
             self.inputs = type(self).inputs | {"requests": Asked}  # type: ignore[misc]
-        self._handlers: dict[type[Any], Callable[[Desk, Any], None]] = {
+        self._handlers: dict[type[Any], Callable[[DispatchRegion, Any], None]] = {
             Position: _on_position,
             DriverStatus: _on_status,
             RideRequest: _on_request,
@@ -252,7 +252,7 @@ class Dispatcher(KeyedProcess[Event, Journal]):
 
     def _handle(self, event: Event, ctx: Context, now: int) -> None:
         book = self._kept(now) or self._begun(now)
-        self._handlers[type(event)](self._desk(book, ctx, now), event)
+        self._handlers[type(event)](self._region_at(book, ctx, now), event)
         # A window has everything in (end − length, end]; for what comes late, the one that ends now is over.
         self._settle(book, ctx, now - 1 if now == ctx.event_time else now)
 
@@ -263,35 +263,35 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         if book is None:
             return
         after = now - 1
-        desk = self._desk(book, ctx, now)
+        region = self._region_at(book, ctx, now)
         if timer.name == _DUE:
             for found in book.all_due(now, self.config.ttl_ms):
-                _run_out(desk, *found)
+                _run_out(region, *found)
         elif timer.name == _MINUTE:
-            supply_of_zones(desk)
+            supply_of_zones(region)
             after = now
         elif timer.name == _PLACES:
-            places_of_cars(desk)
+            places_of_cars(region)
             after = now
         elif timer.name == _ARRIVALS:
-            if desk.arrivals is not None:
-                desk.arrivals.tell_riders(desk)
+            if region.arrivals is not None:
+                region.arrivals.tell_riders(region)
             after = now
         elif timer.name == _FREE:
-            free_by_cell(desk)
+            free_by_cell(region)
             after = now
         elif timer.name == _STANDING:
-            standing_cars(desk)
+            standing_cars(region)
             after = now
         else:
             shadows = self.policies.get("shadows")
             named = self.config.shadows if shadows is None else tuple(filter(None, shadows.split(",")))
-            close_window(desk, self.policies.view(_latest_first), self.decide, named)
+            close_window(region, self.policies.view(_latest_first), self.decide, named)
             after = now
         if timer.name not in (_ARRIVALS, _DUE):
-            if newest := tell_switches(desk, self.switches.view(by_time), self.told.value):
+            if newest := tell_switches(region, self.switches.view(by_time), self.told.value):
                 self.told.value = newest
-            tell_venues(desk)
+            tell_venues(region)
         self._settle(book, ctx, after)
 
     def last_due(self, latest: int) -> int:
@@ -338,8 +338,8 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         book.head = head
         return book
 
-    def _desk(self, book: Book, ctx: Context, now: int) -> Desk:
-        def say(output: str, record: Any) -> None:
+    def _region_at(self, book: Book, ctx: Context, now: int) -> DispatchRegion:
+        def emit(output: str, record: Any) -> None:
             if output == "main":
                 ctx.emit(record)
             else:
@@ -350,12 +350,12 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             kept = (self.took, self.took_late, self.paces, self.widths, self.ways)
             arrivals = Arrivals(*kept, self._zone, self._models)
         accepts, fair = self.config.acceptance, self.config.income
-        return Desk(
+        return DispatchRegion(
             book=book,
             config=self.config,
-            region=ctx.key,
+            name=ctx.key,
             now=now,
-            say=say,
+            emit=emit,
             arrivals=arrivals,
             pairs=self.pairs.view(by_rider),
             acceptance=None if accepts is None else Acceptance(self.answered, accepts, now),
@@ -400,83 +400,83 @@ def _latest_first(entries: list[tuple[str, str]]) -> list[tuple[int, Policy]]:
     return sorted(found, reverse=True)  # type: ignore[arg-type]
 
 
-def _on_position(desk: Desk, event: Position) -> None:
+def _on_position(region: DispatchRegion, event: Position) -> None:
     idle = event.state == "idle"
-    if event.driver_id in desk.book.off_line and event.driver_id not in desk.book.cars:
-        _hear_of_nobody(desk, event)
+    if event.driver_id in region.book.off_line and event.driver_id not in region.book.cars:
+        _hear_of_nobody(region, event)
         return
-    _hear_of(desk, event.driver_id, event.vehicle_class, event.lat, event.lon, event.event_time_ms, idle)
-    car = desk.book.cars.get(event.driver_id)
+    _hear_of(region, event.driver_id, event.vehicle_class, event.lat, event.lon, event.event_time_ms, idle)
+    car = region.book.cars.get(event.driver_id)
     if car is not None and car.seen_ms == event.event_time_ms:  # nothing newer is known
-        hear_phone(desk, event.driver_id, event.state, event.event_time_ms)
-        stand(desk.book, desk.venues, event.driver_id, event.event_time_ms, desk.config.pen_grace_ms)
-        cross_border(desk, event.driver_id)
+        hear_phone(region, event.driver_id, event.state, event.event_time_ms)
+        stand(region.book, region.venues, event.driver_id, event.event_time_ms, region.config.pen_grace_ms)
+        cross_border(region, event.driver_id)
 
 
-def _hear_of_nobody(desk: Desk, event: Position) -> None:
+def _hear_of_nobody(region: DispatchRegion, event: Position) -> None:
     """A position of who went off line brings nobody back: who works says so; the first one is told of."""
-    since = desk.book.off_line[event.driver_id]
+    since = region.book.off_line[event.driver_id]
     if since > 0 and event.event_time_ms > since:
-        desk.book.off_line[event.driver_id] = -since
-        desk.ignore("locations", event.event_id, "", event.driver_id, "the driver is off line")
+        region.book.off_line[event.driver_id] = -since
+        region.ignore("locations", event.event_id, "", event.driver_id, "the driver is off line")
 
 
 def _hear_of(
-    desk: Desk, driver_id: str, kind: VehicleClass, lat: float, lon: float, at: int, idle: bool
+    region: DispatchRegion, driver_id: str, kind: VehicleClass, lat: float, lon: float, at: int, idle: bool
 ) -> None:
     """Take down where a driver is, who may be new here, or beyond the border."""
-    book = desk.book
+    book = region.book
     car = book.cars.get(driver_id)
     if car is None:
         if driver_id in book.departed:
             return  # sent here before the gate knew of the handover; the new owner will hear the next one
-        desk.take_in(driver_id, Car(lat, lon, at, kind_of(kind), idle, desk.now))
+        region.take_in(driver_id, Car(lat, lon, at, kind_of(kind), idle, region.now))
     elif at > car.seen_ms:
         car.lat, car.lon, car.seen_ms, car.idle = lat, lon, at, idle
-    cross_border(desk, driver_id)
+    cross_border(region, driver_id)
 
 
-def _on_status(desk: Desk, event: DriverStatus) -> None:
-    book = desk.book
+def _on_status(region: DispatchRegion, event: DriverStatus) -> None:
+    book = region.book
     car = book.cars.get(event.driver_id)
     if event.event_time_ms < book.said.get(event.driver_id, 0):
         return  # what is late undoes nothing that was said after it
     book.said[event.driver_id] = event.event_time_ms
-    book.remind(desk.now + _SAID_MS, Due.FORGET, f"s:{event.driver_id}", event.event_time_ms)
+    book.remind(region.now + _SAID_MS, Due.FORGET, f"s:{event.driver_id}", event.event_time_ms)
     if event.status == "online":
         book.off_line.pop(event.driver_id, None)
         if car is not None:
             car.online = True
         lat, lon = event.lat or 0.0, event.lon or 0.0  # the gate has filled them in
-        _hear_of(desk, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
+        _hear_of(region, event.driver_id, event.vehicle_class, lat, lon, event.event_time_ms, idle=True)
         return
-    sign_off(desk, event.driver_id)
+    sign_off(region, event.driver_id)
 
 
-def _on_request(desk: Desk, event: RideRequest) -> None:
-    book = desk.book
+def _on_request(region: DispatchRegion, event: RideRequest) -> None:
+    book = region.book
     marks, other = (event.marks, event.other) if isinstance(event, Asked) else (0, "")
     if marks and event.request_id in book.rides:
-        desk.mark(book.rides[event.request_id], other, marks)
+        region.mark(book.rides[event.request_id], other, marks)
         return
     if event.request_id in book.rides or event.request_id in book.closed:
-        desk.ignore("requests", "", event.request_id, "", "is known already")
+        region.ignore("requests", "", event.request_id, "", "is known already")
         return
     lat, lon, kind = event.pickup_lat, event.pickup_lon, event.vehicle_class
     pickup_at = max(event.pickup_at_ms, event.event_time_ms)
-    book.ask(lat, lon, desk.now, desk.config.rules.half_life_ms)
+    book.ask(lat, lon, region.now, region.config.rules.half_life_ms)
     ride = Ride(event.request_id, event.rider_id, kind, event.zone, lat, lon, event.event_time_ms, pickup_at)
     ride.to_lat, ride.to_lon = event.dropoff_lat, event.dropoff_lon
     ride.other, ride.marks = other, marks
-    about = (event.request_id, desk.region, event.zone, kind, desk.now, pickup_at)
-    desk.say("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
-    meet_at_point(desk, ride, event.pickup_point)
-    desk.open_ride(ride)
+    about = (event.request_id, region.name, event.zone, kind, region.now, pickup_at)
+    region.emit("journeys", Journey(*about, lat, lon, event.dropoff_lat, event.dropoff_lon))
+    meet_at_point(region, ride, event.pickup_point)
+    region.open_ride(ride)
 
 
-def _on_answer(desk: Desk, event: Answer) -> None:
-    ride = desk.book.rides.get(event.request_id)
-    car = desk.book.cars.get(event.driver_id)
+def _on_answer(region: DispatchRegion, event: Answer) -> None:
+    ride = region.book.rides.get(event.request_id)
+    car = region.book.cars.get(event.driver_id)
     current = (
         ride is not None
         and ride.state == "offered"
@@ -484,13 +484,13 @@ def _on_answer(desk: Desk, event: Answer) -> None:
         and event.offer_id == f"{event.request_id}-o{ride.attempt}"
     )
     if ride is None or not current:
-        _answer_to_nothing(desk, event)
+        _answer_to_nothing(region, event)
     elif event.answer == "accept":
-        desk.accept(ride)
+        region.accept(ride)
     else:
         if event.reason == "busy" and car is not None:
             car.idle = False  # until the phone says otherwise
-        desk.again(
+        region.again(
             ride,
             BUSY if event.reason == "busy" else f"driver {event.reason or 'declined'}",
             None,
@@ -499,9 +499,9 @@ def _on_answer(desk: Desk, event: Answer) -> None:
         )
 
 
-def _answer_to_nothing(desk: Desk, event: Answer) -> None:
+def _answer_to_nothing(region: DispatchRegion, event: Answer) -> None:
     """An answer to an offer that is over: whoever said yes is told that it came to nothing, once."""
-    book = desk.book
+    book = region.book
     known: Any = book.rides.get(event.request_id) or book.closed.get(event.request_id)
     number = event.offer_id.rpartition("-o")[2]
     # What no offer was called by is no offer's bit.
@@ -514,59 +514,61 @@ def _answer_to_nothing(desk: Desk, event: Answer) -> None:
         known.answered |= bit
     if tell:
         cancelled = known is not None and known.state == "rider_cancelled"
-        desk.release(event.request_id, event.driver_id, "rider_cancelled" if cancelled else "expired")
+        region.release(event.request_id, event.driver_id, "rider_cancelled" if cancelled else "expired")
     why = "has been answered already" if repeated else "the offer is over"
-    desk.ignore("answers", event.event_id, event.request_id, event.driver_id, why, told=tell)
+    region.ignore("answers", event.event_id, event.request_id, event.driver_id, why, told=tell)
 
 
-def _on_cancellation(desk: Desk, event: Cancellation) -> None:
-    ride = desk.book.rides.get(event.request_id)
+def _on_cancellation(region: DispatchRegion, event: Cancellation) -> None:
+    ride = region.book.rides.get(event.request_id)
     if ride is None or ride.state == "in_progress":
         why = "the request is over or unknown" if ride is None else "the trip has begun"
-        desk.ignore("cancellations", event.event_id, event.request_id, event.driver_id, why)
+        region.ignore("cancellations", event.event_id, event.request_id, event.driver_id, why)
     elif event.by == "rider":
         ending = "withdrawn" if ride.state == "offered" else "rider_cancelled"
-        desk.end(ride, "rider_cancelled", f"rider: {event.reason}", "rider_cancelled", ending)  # type: ignore[arg-type]
+        region.end(ride, "rider_cancelled", f"rider: {event.reason}", "rider_cancelled", ending)  # type: ignore[arg-type]
     elif event.driver_id != ride.driver_id or ride.state not in ("accepted", "arrived"):
-        desk.ignore(
+        region.ignore(
             "cancellations", event.event_id, event.request_id, event.driver_id, "not this driver's ride"
         )
     elif event.reason == "no_show" and not refuse_no_show(
-        desk, ride, desk.book.cars.get(event.driver_id), event
+        region, ride, region.book.cars.get(event.driver_id), event
     ):
-        desk.end(ride, "no_show", "driver: no_show", "no_show", "no_show")
+        region.end(ride, "no_show", "driver: no_show", "no_show", "no_show")
     else:
-        desk.again(ride, f"driver: {event.reason}", "replaced", "driver_cancelled", anew=True)
+        region.again(ride, f"driver: {event.reason}", "replaced", "driver_cancelled", anew=True)
 
 
-def _on_progress(desk: Desk, event: Progress) -> None:
-    ride = desk.book.rides.get(event.request_id)
+def _on_progress(region: DispatchRegion, event: Progress) -> None:
+    ride = region.book.rides.get(event.request_id)
     if ride is None or ride.driver_id != event.driver_id or ride.state == "offered":
-        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "not this driver's ride")
+        region.ignore("progress", event.event_id, event.request_id, event.driver_id, "not this driver's ride")
         return
-    car = desk.book.cars.get(event.driver_id)
-    if refuse_progress(desk, ride, car, event):
-        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, "cannot be")
+    car = region.book.cars.get(event.driver_id)
+    if refuse_progress(region, ride, car, event):
+        region.ignore("progress", event.event_id, event.request_id, event.driver_id, "cannot be")
         return
     if car is not None and event.event_time_ms >= car.seen_ms:
         car.lat, car.lon, car.seen_ms = event.lat, event.lon, event.event_time_ms
     if event.stage == "arrived" and ride.state == "accepted":
         ride.arrived_ms = event.event_time_ms
-        desk.move(ride, "arrived", "driver arrived")
-        waits = max(desk.now, ride.pickup_at_ms) + desk.config.no_show_ms
-        desk.book.remind(waits, Due.NO_SHOW, ride.request_id, ride.revision)
+        region.move(ride, "arrived", "driver arrived")
+        waits = max(region.now, ride.pickup_at_ms) + region.config.no_show_ms
+        region.book.remind(waits, Due.NO_SHOW, ride.request_id, ride.revision)
     elif event.stage == "started" and ride.state in ("accepted", "arrived"):
-        start_trip(desk, ride, event.event_time_ms, "rider aboard")
+        start_trip(region, ride, event.event_time_ms, "rider aboard")
     elif event.stage == "finished":
-        cross_border(desk, finish_trip(desk, ride, "trip finished"))
+        cross_border(region, finish_trip(region, ride, "trip finished"))
     else:
-        desk.ignore("progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already")
+        region.ignore(
+            "progress", event.event_id, event.request_id, event.driver_id, f"is {ride.state} already"
+        )
 
 
-def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
-    book = desk.book
+def _run_out(region: DispatchRegion, due: int, about: str, mark: int) -> None:
+    book = region.book
     if due == Due.STALE:
-        _check_stale(desk, about)
+        _check_stale(region, about)
     elif due == Due.FORGET:
         if about.startswith("d:"):
             if book.departed.get(about[2:]) == mark:
@@ -587,33 +589,33 @@ def _run_out(desk: Desk, due: int, about: str, mark: int) -> None:
         else:
             book.closed.pop(about[2:], None)
     elif due == Due.LIFT:
-        lift(desk, about)
+        lift(region, about)
     else:
         ride = book.rides.get(about)
         if ride is None or ride.revision != mark:
             return
         if due == Due.BOOKED:
-            desk.begin_search(ride)
+            region.begin_search(ride)
         elif due == Due.OFFER:
-            desk.again(ride, "offer expired", "expired", "expired", anew=False)
+            region.again(ride, "offer expired", "expired", "expired", anew=False)
         elif due == Due.APPROACH:
-            desk.check_approach(ride)
+            region.check_approach(ride)
         elif due == Due.NO_SHOW:
-            desk.end(ride, "no_show", "rider did not come", "no_show", "no_show")
+            region.end(ride, "no_show", "rider did not come", "no_show", "no_show")
         elif due == Due.TRIP:
-            check_trip(desk, ride)
+            check_trip(region, ride)
         elif due == Due.GIVE_UP:
-            desk.move(ride, "no_drivers_available", "nobody found in time")
-            desk.release(ride.request_id, "", "no_driver")
+            region.move(ride, "no_drivers_available", "nobody found in time")
+            region.release(ride.request_id, "", "no_driver")
 
 
-def _check_stale(desk: Desk, driver_id: str) -> None:
-    book = desk.book
+def _check_stale(region: DispatchRegion, driver_id: str) -> None:
+    book = region.book
     car = book.cars.get(driver_id)
     if car is None:
         return
     ride = book.rides.get(car.request_id) if car.request_id else None
     if ride is not None and ride.state in COMMITTED:
-        book.watch_again(driver_id, desk.now + desk.config.ttl_ms)
+        book.watch_again(driver_id, region.now + region.config.ttl_ms)
     else:
-        desk.forget(driver_id, "stale")
+        region.forget(driver_id, "stale")

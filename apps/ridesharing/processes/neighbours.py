@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import Handover
-from millrace_apps.ridesharing.processes.desk import Desk
+from millrace_apps.ridesharing.processes.dispatch_region import DispatchRegion
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 from millrace_apps.ridesharing.processes.matching import FreeCar
 from millrace_apps.ridesharing.processes.reconcile import sign_off
@@ -29,45 +29,45 @@ _RING_M = 1_900.0
 _MS_PER_M = CIRCUITY / SPEED_M_PER_MS
 
 
-def cross_border(desk: Desk, driver_id: str) -> None:
+def cross_border(region: DispatchRegion, driver_id: str) -> None:
     """Hand a driver over who is free and in another region."""
-    car = desk.book.cars.get(driver_id)
+    car = region.book.cars.get(driver_id)
     if car is None or car.request_id or not car.online:
         return
-    region = region_of(desk, driver_id, car)
-    if region != desk.region and desk.now >= car.stay_ms:
-        _hand_over(desk, driver_id, car, region, 0, "")
+    other = region_of(region, driver_id, car)
+    if other != region.name and region.now >= car.stay_ms:
+        _hand_over(region, driver_id, car, other, 0, "")
 
 
-def take_handover(desk: Desk, event: Handover) -> None:
+def take_handover(region: DispatchRegion, event: Handover) -> None:
     """Take a driver over, or a neighbour's wish."""
-    book = desk.book
+    book = region.book
     if not event.driver_id:
-        until = event.event_time_ms + 2 * desk.config.window_ms + 1_000
+        until = event.event_time_ms + 2 * region.config.window_ms + 1_000
         wish = Wish(event.from_region, event.lat, event.lon, event.vehicle_class, until)
         book.wishes[event.request_id] = wish
         return
     car = book.cars.get(event.driver_id)
     if car is not None:
-        desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is here already")
-        _take_block(desk, event)
+        region.ignore("handovers", event.event_id, "", event.driver_id, "the driver is here already")
+        _take_block(region, event)
         if _is_off_line(book, event):
-            sign_off(desk, event.driver_id)
+            sign_off(region, event.driver_id)
         return
     if book.departed.get(event.driver_id, -1) >= event.event_time_ms:
         # Its position was here first, and has gone on: somebody else has the driver by now.
-        desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver has gone on")
+        region.ignore("handovers", event.event_id, "", event.driver_id, "the driver has gone on")
         return
     book.departed.pop(event.driver_id, None)
-    _take_block(desk, event)
+    _take_block(region, event)
     if _is_off_line(book, event):
-        sign_off(desk, event.driver_id)
-        desk.ignore("handovers", event.event_id, "", event.driver_id, "the driver is off line")
+        sign_off(region, event.driver_id)
+        region.ignore("handovers", event.event_id, "", event.driver_id, "the driver is off line")
         return
     book.off_line.pop(event.driver_id, None)
-    since, kind = event.free_since_ms or desk.now, kind_of(event.vehicle_class)
+    since, kind = event.free_since_ms or region.now, kind_of(event.vehicle_class)
     car = Car(event.lat, event.lon, event.seen_ms, kind, event.idle, since, event.until_ms)
-    desk.take_in(event.driver_id, car)
+    region.take_in(event.driver_id, car)
 
 
 def _is_off_line(book: Book, event: Handover) -> bool:
@@ -82,58 +82,60 @@ def _is_off_line(book: Book, event: Handover) -> bool:
     return went_off_here or event.off_line_ms > said
 
 
-def _take_block(desk: Desk, event: Handover) -> None:
+def _take_block(region: DispatchRegion, event: Handover) -> None:
     """Take over what operators have said of a driver, unless a later order has come here already."""
-    book, driver_id = desk.book, event.driver_id
-    remember = max(desk.now + desk.config.remember_ms, event.blocked_ms)
+    book, driver_id = region.book, event.driver_id
+    remember = max(region.now + region.config.remember_ms, event.blocked_ms)
     if event.block_said_ms and not book.order(f"d:{driver_id}", event.block_said_ms, remember):
         return
-    if event.blocked_ms > desk.now:
+    if event.blocked_ms > region.now:
         book.blocked[driver_id] = event.blocked_ms
         book.remind(event.blocked_ms, Due.LIFT, f"d:{driver_id}")
     elif event.block_said_ms:
         book.blocked.pop(driver_id, None)
 
 
-def ask_neighbours(desk: Desk, unmatched: Sequence[Ride]) -> None:
+def ask_neighbours(region: DispatchRegion, unmatched: Sequence[Ride]) -> None:
     """Ask the regions within reach for a car, for riders who have waited a window in vain."""
-    config = desk.config
+    config = region.config
     if not config.borrow or config.regions.is_one:
         return
     rings = max(1, round(config.rules.radius_m / _RING_M))
     for ride in unmatched:
-        waited = desk.now - ride.searching_ms >= config.window_ms
-        if not waited or desk.now - ride.wanted_ms < _ASK_AGAIN_MS:
+        waited = region.now - ride.searching_ms >= config.window_ms
+        if not waited or region.now - ride.wanted_ms < _ASK_AGAIN_MS:
             continue
-        ride.wanted_ms = desk.now
-        for region in config.regions.near(ride.lat, ride.lon, rings):
-            wanted = {"seen_ms": desk.now, "request_id": ride.request_id}
-            _say(desk, region, ride.request_id, ride.vehicle_class, ride.lat, ride.lon, wanted)
+        ride.wanted_ms = region.now
+        for other in config.regions.near(ride.lat, ride.lon, rings):
+            wanted = {"seen_ms": region.now, "request_id": ride.request_id}
+            _emit_handover(region, other, ride.request_id, ride.vehicle_class, ride.lat, ride.lon, wanted)
 
 
-def grant_wishes(desk: Desk, free: Sequence[FreeCar]) -> None:
+def grant_wishes(region: DispatchRegion, free: Sequence[FreeCar]) -> None:
     """Lend each neighbour's rider the nearest car that this region has left, if one is within reach."""
-    book, left = desk.book, list(free)
+    book, left = region.book, list(free)
     for request_id, wish in book.take_wishes():
-        if wish.until_ms < desk.now:
+        if wish.until_ms < region.now:
             continue
-        classes = desk.config.rules.classes_for(wish.vehicle_class)
+        classes = region.config.rules.classes_for(wish.vehicle_class)
         near = [
             (classes[car.vehicle_class] + metres * _MS_PER_M, car.driver_id, car)
             for car in left
             if car.vehicle_class in classes
-            and (metres := distance_m(car.lat, car.lon, wish.lat, wish.lon)) <= desk.config.rules.radius_m
+            and (metres := distance_m(car.lat, car.lon, wish.lat, wish.lon)) <= region.config.rules.radius_m
         ]
         _, driver_id, chosen = min(near, key=lambda x: x[:2], default=(0, "", None))
         if chosen is None:
             continue
         left.remove(chosen)
-        stay = desk.now + desk.config.stay_ms
-        _hand_over(desk, driver_id, book.cars[driver_id], wish.region, stay, request_id)
+        stay = region.now + region.config.stay_ms
+        _hand_over(region, driver_id, book.cars[driver_id], wish.region, stay, request_id)
 
 
-def _hand_over(desk: Desk, driver_id: str, car: Car, region: str, stay_ms: int, request_id: str) -> None:
-    book = desk.book
+def _hand_over(
+    region: DispatchRegion, driver_id: str, car: Car, other: str, stay_ms: int, request_id: str
+) -> None:
+    book = region.book
     given: dict[str, Any] = {
         "driver_id": driver_id,
         "until_ms": stay_ms,
@@ -144,25 +146,31 @@ def _hand_over(desk: Desk, driver_id: str, car: Car, region: str, stay_ms: int, 
         "idle": car.idle,
         "block_said_ms": book.ordered.get(f"d:{driver_id}", 0),
     }
-    _say(desk, region, driver_id, car.vehicle_class, car.lat, car.lon, given)
-    desk.forget(driver_id, "left")
-    book.departed[driver_id] = desk.now
-    book.remind(desk.now + _DEPARTED_MS, Due.FORGET, f"d:{driver_id}", desk.now)
+    _emit_handover(region, other, driver_id, car.vehicle_class, car.lat, car.lon, given)
+    region.forget(driver_id, "left")
+    book.departed[driver_id] = region.now
+    book.remind(region.now + _DEPARTED_MS, Due.FORGET, f"d:{driver_id}", region.now)
 
 
-def _say(
-    desk: Desk, region: str, about: str, vehicle_class: str, lat: float, lon: float, given: dict[str, Any]
+def _emit_handover(
+    region: DispatchRegion,
+    other: str,
+    about: str,
+    vehicle_class: str,
+    lat: float,
+    lon: float,
+    given: dict[str, Any],
 ) -> None:
-    desk.book.next_seq()
+    region.book.next_seq()
     said: dict[str, Any] = {
-        "event_id": f"{desk.region}-{region}-{about}-{desk.now}",
-        "from_region": desk.region,
-        "region": region,
+        "event_id": f"{region.name}-{other}-{about}-{region.now}",
+        "from_region": region.name,
+        "region": other,
         "vehicle_class": vehicle_class,
         "lat": lat,
         "lon": lon,
         # It is read after this moment: at the same time it would be behind the watermark that caused it.
-        "event_time_ms": desk.now + 1,
+        "event_time_ms": region.now + 1,
     }
     nothing: dict[str, Any] = {"driver_id": "", "until_ms": 0, "free_since_ms": 0, "blocked_ms": 0}
-    desk.say("handovers", Handover(**(nothing | said | given)))
+    region.emit("handovers", Handover(**(nothing | said | given)))

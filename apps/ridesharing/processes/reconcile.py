@@ -12,7 +12,7 @@ from typing import Final
 from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import Cancellation, DriverState, Progress
 from millrace_apps.ridesharing.contracts.records import Mismatch, MismatchAction, MismatchReason
-from millrace_apps.ridesharing.processes.desk import Desk
+from millrace_apps.ridesharing.processes.dispatch_region import DispatchRegion
 from millrace_apps.ridesharing.processes.geo import travel_ms
 from millrace_apps.ridesharing.state.book import OFF_LINE_MS
 from millrace_apps.ridesharing.state.entries import Car, Due, Ride
@@ -30,50 +30,50 @@ def is_odd(ride: Ride, phone: DriverState) -> bool:
     return ride.odd_ms > 0 or phone in ODD.get(ride.state, ())
 
 
-def hear_phone(desk: Desk, driver_id: str, phone: DriverState, at_ms: int) -> None:
+def hear_phone(region: DispatchRegion, driver_id: str, phone: DriverState, at_ms: int) -> None:
     """Hold a phone's word against the book; follow the phone where it has differed for long enough.
 
     Args:
-        desk: The region's desk.
+        region: The region.
         driver_id: Whose phone.
         phone: What it says the driver is doing.
         at_ms: When it says so, ms.
     """
-    ride = _ride_of(desk, driver_id)
-    if ride is None or not desk.config.reconcile_ms:
+    ride = _ride_of(region, driver_id)
+    if ride is None or not region.config.reconcile_ms:
         return
     reason = ODD.get(ride.state, {}).get(phone)
     if reason is None:
         ride.odd, ride.odd_ms = "", 0
     elif ride.odd != reason:
         ride.odd, ride.odd_ms = reason, at_ms
-    elif ride.odd_ms > 0 and at_ms - ride.odd_ms >= desk.config.reconcile_ms:
-        _follow(desk, ride, phone, reason)
+    elif ride.odd_ms > 0 and at_ms - ride.odd_ms >= region.config.reconcile_ms:
+        _follow(region, ride, phone, reason)
 
 
-def sign_off(desk: Desk, driver_id: str) -> None:
+def sign_off(region: DispatchRegion, driver_id: str) -> None:
     """Take a driver off line until a status says otherwise; a trip that is under way is driven to its end."""
-    book = desk.book
-    book.off_line[driver_id] = desk.now
-    book.remind(desk.now + OFF_LINE_MS, Due.FORGET, f"o:{driver_id}", desk.now)
+    book = region.book
+    book.off_line[driver_id] = region.now
+    book.remind(region.now + OFF_LINE_MS, Due.FORGET, f"o:{driver_id}", region.now)
     car = book.cars.get(driver_id)
     if car is None:
         return
     ride = book.rides.get(car.request_id)
     if ride is None:
-        desk.forget(driver_id, "offline")
+        region.forget(driver_id, "offline")
         return
     car.online = False
-    if _ends_by_going(desk, ride):
+    if _ends_by_going(region, ride):
         return
     if ride.state == "offered":
-        desk.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
+        region.again(ride, "driver went off line", "expired", "withdrawn", anew=False)
     elif ride.state in ("accepted", "arrived"):
-        desk.again(ride, "driver went off line", "replaced", "replaced", anew=True)
+        region.again(ride, "driver went off line", "replaced", "replaced", anew=True)
     # In a trip the driver finishes it; the rider is aboard.
 
 
-def _ends_by_going(desk: Desk, ride: Ride) -> bool:
+def _ends_by_going(region: DispatchRegion, ride: Ride) -> bool:
     """End the trip of a driver who goes off line after the phone has said that it is over.
 
     Returns:
@@ -81,134 +81,134 @@ def _ends_by_going(desk: Desk, ride: Ride) -> bool:
     """
     if ride.state != "in_progress" or ride.odd != "finish_lost" or ride.odd_ms <= 0:
         return False
-    _follow(desk, ride, "idle", "finish_lost")
+    _follow(region, ride, "idle", "finish_lost")
     return True
 
 
-def refuse_progress(desk: Desk, ride: Ride, car: Car | None, event: Progress) -> bool:
+def refuse_progress(region: DispatchRegion, ride: Ride, car: Car | None, event: Progress) -> bool:
     """Return whether a report of a driver is refused, after saying so; what is odd and counts is said too."""
-    config = desk.config
+    config = region.config
     if not config.geofence_m:
         return False
     if event.stage == "finished":
-        _check_finish(desk, ride, event)
+        _check_finish(region, ride, event)
         return False
     metres = distance_m(event.lat, event.lon, ride.lat, ride.lon)
     # The report's own place, and the last one that the gate has let pass.
     if car is not None and event.event_time_ms - car.seen_ms <= config.refresh_ms:
         metres = max(metres, distance_m(car.lat, car.lon, ride.lat, ride.lon))
     if metres > config.geofence_m:
-        _say(desk, ride, event.stage, "too_far", "refused", metres, event.event_time_ms)
+        _emit_doubt(region, ride, event.stage, "too_far", "refused", metres, event.event_time_ms)
         return True
     elapsed = event.event_time_ms - ride.offered_ms
     if ride.distance_m - config.geofence_m > config.most_m_per_s * max(0, elapsed) / 1_000 > 0:
-        _say(desk, ride, event.stage, "too_soon", "refused", ride.distance_m, event.event_time_ms)
+        _emit_doubt(region, ride, event.stage, "too_soon", "refused", ride.distance_m, event.event_time_ms)
         return True
     return False
 
 
-def refuse_no_show(desk: Desk, ride: Ride, car: Car | None, event: Cancellation) -> bool:
+def refuse_no_show(region: DispatchRegion, ride: Ride, car: Car | None, event: Cancellation) -> bool:
     """Return whether a driver's word that nobody came is refused, after saying so."""
-    config = desk.config
+    config = region.config
     if not config.geofence_m:
         return False
     # A car that is not heard of is nowhere.
-    there = car is not None and desk.now - car.seen_ms <= config.ttl_ms
+    there = car is not None and region.now - car.seen_ms <= config.ttl_ms
     metres = distance_m(car.lat, car.lon, ride.lat, ride.lon) if car is not None and there else -1.0
     reason: MismatchReason
     if ride.state != "arrived":
         reason = "not_arrived"
-    elif desk.now < max(ride.arrived_ms, ride.pickup_at_ms) + config.least_wait_ms:
+    elif region.now < max(ride.arrived_ms, ride.pickup_at_ms) + config.least_wait_ms:
         reason = "too_soon"
     elif metres < 0 or metres > config.geofence_m:
         reason = "too_far"
     else:
         return False
-    _say(desk, ride, "no_show", reason, "searched_again", metres, event.event_time_ms)
+    _emit_doubt(region, ride, "no_show", reason, "searched_again", metres, event.event_time_ms)
     return True
 
 
-def finish_trip(desk: Desk, ride: Ride, cause: str) -> str:
+def finish_trip(region: DispatchRegion, ride: Ride, cause: str) -> str:
     """End a trip as completed, and return whose it was.
 
     Args:
-        desk: The region's desk.
+        region: The region.
         ride: The trip.
         cause: What ended it.
     """
     driver_id = ride.driver_id
-    car = desk.book.cars.get(driver_id)
+    car = region.book.cars.get(driver_id)
     if car is not None:
         car.idle = True
-    desk.free(ride, "completed")
+    region.free(ride, "completed")
     ride.driver_id = driver_id
-    desk.move(ride, "completed", cause)
+    region.move(ride, "completed", cause)
     return driver_id
 
 
-def start_trip(desk: Desk, ride: Ride, at_ms: int, cause: str) -> None:
+def start_trip(region: DispatchRegion, ride: Ride, at_ms: int, cause: str) -> None:
     """Begin a trip; it is lost where nothing is heard of it for too long."""
-    config = desk.config
+    config = region.config
     ride.wait_ms = max(0, at_ms - ride.pickup_at_ms)
-    desk.move(ride, "in_progress", cause)
+    region.move(ride, "in_progress", cause)
     most = config.trip_ms
     if config.overdue_ms and ride.to_lat is not None and ride.to_lon is not None:
         takes = travel_ms(distance_m(ride.lat, ride.lon, ride.to_lat, ride.to_lon))
         most = min(most, 3 * takes + config.overdue_ms)
-    ride.ends_ms = desk.now + config.trip_ms
-    desk.book.remind(desk.now + most, Due.TRIP, ride.request_id, ride.revision)
+    ride.ends_ms = region.now + config.trip_ms
+    region.book.remind(region.now + most, Due.TRIP, ride.request_id, ride.revision)
 
 
-def check_trip(desk: Desk, ride: Ride) -> None:
+def check_trip(region: DispatchRegion, ride: Ride) -> None:
     """Give a trip up that should be over, unless its driver is still heard of."""
-    car, config = desk.book.cars.get(ride.driver_id), desk.config
-    heard = car is not None and desk.now - car.seen_ms <= config.ttl_ms
-    if heard and config.overdue_ms and desk.now < ride.ends_ms:
-        at = min(ride.ends_ms, desk.now + config.overdue_ms)
-        desk.book.remind(at, Due.TRIP, ride.request_id, ride.revision)
+    car, config = region.book.cars.get(ride.driver_id), region.config
+    heard = car is not None and region.now - car.seen_ms <= config.ttl_ms
+    if heard and config.overdue_ms and region.now < ride.ends_ms:
+        at = min(ride.ends_ms, region.now + config.overdue_ms)
+        region.book.remind(at, Due.TRIP, ride.request_id, ride.revision)
         return
-    desk.end(ride, "lost", "nothing heard of the trip", "cancelled", "lost")
+    region.end(ride, "lost", "nothing heard of the trip", "cancelled", "lost")
 
 
-def _follow(desk: Desk, ride: Ride, phone: DriverState, reason: MismatchReason) -> None:
+def _follow(region: DispatchRegion, ride: Ride, phone: DriverState, reason: MismatchReason) -> None:
     since = ride.odd_ms
     action: MismatchAction = "ended" if reason == "finish_lost" else "started"
     if reason == "phone_behind":
         action = "told"
-    _say(desk, ride, phone, reason, action, -1.0, since)
+    _emit_doubt(region, ride, phone, reason, action, -1.0, since)
     if reason == "phone_behind":
         ride.odd_ms = -1  # said once; it is the phone that has lost something
         return
     ride.odd, ride.odd_ms = "", 0
     if reason == "finish_lost":
-        finish_trip(desk, ride, "the phone says the trip is over")
+        finish_trip(region, ride, "the phone says the trip is over")
     else:
-        start_trip(desk, ride, since, "the phone says the rider is aboard")
+        start_trip(region, ride, since, "the phone says the rider is aboard")
 
 
-def _check_finish(desk: Desk, ride: Ride, event: Progress) -> None:
+def _check_finish(region: DispatchRegion, ride: Ride, event: Progress) -> None:
     """Say where a trip ends elsewhere than asked for, or sooner than any car drives; it ends all the same."""
-    config, at = desk.config, event.event_time_ms
+    config, at = region.config, event.event_time_ms
     began = ride.pickup_at_ms + ride.wait_ms
     driven = distance_m(ride.lat, ride.lon, event.lat, event.lon)
     if ride.state != "in_progress":
-        _say(desk, ride, event.stage, "start_lost", "ended", driven, at)
+        _emit_doubt(region, ride, event.stage, "start_lost", "ended", driven, at)
     elif driven - config.geofence_m > config.most_m_per_s * max(0, at - began) / 1_000 > 0:
-        _say(desk, ride, event.stage, "too_soon", "ended", driven, at)
+        _emit_doubt(region, ride, event.stage, "too_soon", "ended", driven, at)
     if ride.to_lat is None or ride.to_lon is None:
         return
     metres = distance_m(event.lat, event.lon, ride.to_lat, ride.to_lon)
     if metres > config.geofence_m:
-        _say(desk, ride, event.stage, "elsewhere", "ended", metres, at)
+        _emit_doubt(region, ride, event.stage, "elsewhere", "ended", metres, at)
 
 
-def _ride_of(desk: Desk, driver_id: str) -> Ride | None:
-    car = desk.book.cars.get(driver_id)
-    return desk.book.rides.get(car.request_id) if car is not None and car.request_id else None
+def _ride_of(region: DispatchRegion, driver_id: str) -> Ride | None:
+    car = region.book.cars.get(driver_id)
+    return region.book.rides.get(car.request_id) if car is not None and car.request_id else None
 
 
-def _say(
-    desk: Desk,
+def _emit_doubt(
+    region: DispatchRegion,
     ride: Ride,
     said: str,
     reason: MismatchReason,
@@ -216,5 +216,5 @@ def _say(
     metres: float,
     since_ms: int,
 ) -> None:
-    about = (ride.request_id, ride.driver_id, desk.region, said, ride.state, reason, action)
-    desk.say("mismatches", Mismatch(*about, round(metres, 1), since_ms, desk.now))
+    about = (ride.request_id, ride.driver_id, region.name, said, ride.state, reason, action)
+    region.emit("mismatches", Mismatch(*about, round(metres, 1), since_ms, region.now))

@@ -22,7 +22,7 @@ from millrace_apps.ridesharing.contracts.records import Operation
 from millrace_apps.ridesharing.state.pairs import MOST_PAIRS
 
 if TYPE_CHECKING:
-    from millrace_apps.ridesharing.processes.desk import Desk
+    from millrace_apps.ridesharing.processes.dispatch_region import DispatchRegion
 
 #: So many are remembered: as many as there are pairs, whoever brings all of them at once, and some more.
 _MOST: Final = MOST_PAIRS + 200
@@ -98,29 +98,31 @@ def by_time(entries: Iterable[tuple[str, Switch]]) -> list[tuple[str, Switch]]:
     return sorted(entries, key=itemgetter(0))
 
 
-def tell_switches(desk: Desk, kept: Sequence[tuple[str, Switch]], told: str) -> str:
+def tell_switches(region: DispatchRegion, kept: Sequence[tuple[str, Switch]], told: str) -> str:
     """Tell what has come into force in a region since it was last told, each once; return the newest of it.
 
     A region that was empty for so long that it has forgotten what it told tells nothing of that time.
 
     Args:
-        desk: The region's desk.
+        region: The region.
         kept: Name → switch, by time.
         told: The newest that has been told, by its name.
     """
     newest = ""
-    first = bisect_right(kept, max(told, f"{max(desk.now - TELL_MS, 0):0{_DIGITS}d}~"), key=itemgetter(0))
+    first = bisect_right(kept, max(told, f"{max(region.now - TELL_MS, 0):0{_DIGITS}d}~"), key=itemgetter(0))
     for name, switch in islice(kept, first, None):
-        if switch.from_ms > desk.now:
+        if switch.from_ms > region.now:
             break
-        if desk.now - TELL_MS < switch.from_ms:
-            has_prices = desk.config.free_ms > 0
+        if region.now - TELL_MS < switch.from_ms:
+            has_prices = region.config.free_ms > 0
             refused = switch.refused
             if switch.action == "surge_cap" and not has_prices:
                 refused = "surge.on is not set"
-            about = switch.command_id, desk.region, switch.action, switch.operator, switch.reason
+            about = switch.command_id, region.name, switch.action, switch.operator, switch.reason
             outcome: Literal["done", "refused"] = "refused" if refused else "done"
             detail = refused or switch.value
-            desk.say("operations", Operation(*about, "", switch.driver_id, "", 0, outcome, detail, desk.now))
+            region.emit(
+                "operations", Operation(*about, "", switch.driver_id, "", 0, outcome, detail, region.now)
+            )
             newest = name
     return newest

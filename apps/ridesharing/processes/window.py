@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from millrace_apps.ridesharing.contracts.records import Place, Supply, WindowReport
 from millrace_apps.ridesharing.demand.records import Standing, StandingCar
-from millrace_apps.ridesharing.processes.desk import Desk
+from millrace_apps.ridesharing.processes.dispatch_region import DispatchRegion
 from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.matching import SOLVERS, FreeCar, Policy, Problem, Rider, problem
 from millrace_apps.ridesharing.processes.neighbours import ask_neighbours, grant_wishes
@@ -27,52 +27,54 @@ PLACE_DIGITS: Final = 5
 
 
 def close_window(
-    desk: Desk, switches: Sequence[tuple[int, Policy]], decide: Decide, shadows: Sequence[str]
+    region: DispatchRegion, switches: Sequence[tuple[int, Policy]], decide: Decide, shadows: Sequence[str]
 ) -> None:
     """Match those who wait with those who are free, and offer the rides.
 
     Args:
-        desk: The region's desk at the end of the window.
+        region: The region at the end of the window.
         switches: From when on which policy holds, the newest first; before them the configured one.
         decide: What decides.
         shadows: Policies to compute beside it.
     """
-    book, config, now = desk.book, desk.config, desk.now
+    book, config, now = region.book, region.config, region.now
     book.fade(now, config.rules.half_life_ms)
     waiting = waiting_rides(book, now)
     rides = waiting[: config.most_riders]
     if rides:
-        rides, free = serve_lines(desk, rides, free_cars(book, now, config.ttl_ms))
+        rides, free = serve_lines(region, rides, free_cars(book, now, config.ttl_ms))
     if rides:
-        riders = [_rider(desk, ride) for ride in rides]
+        riders = [_rider(region, ride) for ride in rides]
         demand = per_minute(book.demand, config.rules.half_life_ms)
-        drives = None if desk.arrivals is None else desk.arrivals.drives(riders, free, now)
-        doubts = None if desk.acceptance is None else desk.acceptance.doubts([car.driver_id for car in free])
+        drives = None if region.arrivals is None else region.arrivals.drives(riders, free, now)
+        doubts = (
+            None if region.acceptance is None else region.acceptance.doubts([car.driver_id for car in free])
+        )
         given = problem(riders, free, config.rules, demand, drives, doubts)
-        policy = next((policy for start, policy in switches if start <= now), _usual(desk))
-        if desk.income is not None and policy == "optimal":
+        policy = next((policy for start, policy in switches if start <= now), _usual(region))
+        if region.income is not None and policy == "optimal":
             waited = np.array([rider.waiting_ms for rider in riders], np.int64)
-            turns, head = desk.income.costs(free, book.cars), book.head
-            given, head.wait_ms = desk.income.bear(given, turns, waited, head.wait_ms)
+            turns, head = region.income.costs(free, book.cars), book.head
+            given, head.wait_ms = region.income.bear(given, turns, waited, head.wait_ms)
         match = decide(given, policy)
-        desk.say("windows", _report(desk, len(waiting), rides, free, given, policy, match, shadows))
+        region.emit("windows", _report(region, len(waiting), rides, free, given, policy, match, shadows))
         for number in np.flatnonzero(match >= 0).tolist():
             pair = int(match[number])
             car = free[int(given.pairs.car[pair])]
             metres, score = float(given.metres[pair]), given.score(pair)
-            desk.offer(rides[number], car.driver_id, metres, policy, score)
-        ask_neighbours(desk, [ride for ride in rides if ride.state == "processing"])
+            region.offer(rides[number], car.driver_id, metres, policy, score)
+        ask_neighbours(region, [ride for ride in rides if ride.state == "processing"])
     if book.wishes:
-        grant_wishes(desk, not_in_line(desk, free_cars(book, now, config.ttl_ms)))
+        grant_wishes(region, not_in_line(region, free_cars(book, now, config.ttl_ms)))
 
 
-def _usual(desk: Desk) -> Policy:
+def _usual(region: DispatchRegion) -> Policy:
     """Return the policy that holds where no operator has switched: an experiment's, else the configured."""
-    plan = desk.config.switchback
+    plan = region.config.switchback
     if plan is None:
-        return desk.config.policy
+        return region.config.policy
     # A window has everything in (end − length, end]: one that ends with a block is that block's.
-    arm: Any = plan.arm(desk.region, desk.now - 1)
+    arm: Any = plan.arm(region.name, region.now - 1)
     return arm  # type: ignore[no-any-return]
 
 
@@ -95,10 +97,10 @@ def free_cars(book: Book, now: int, ttl_ms: int) -> list[FreeCar]:
     ]
 
 
-def supply_of_zones(desk: Desk) -> None:
+def supply_of_zones(region: DispatchRegion) -> None:
     """Say how many cars each zone has, and how many of them are free."""
-    book, now = desk.book, desk.now
-    blocked, heard_after = book.blocked, now - desk.config.ttl_ms
+    book, now = region.book, region.now
+    blocked, heard_after = book.blocked, now - region.config.ttl_ms
     there: dict[int, int] = {}
     unbound: dict[int, int] = {}
     for driver_id, car in book.cars.items():
@@ -108,20 +110,20 @@ def supply_of_zones(desk: Desk) -> None:
             if car.idle and not car.request_id and (not blocked or blocked.get(driver_id, 0) <= now):
                 unbound[cell] = unbound.get(cell, 0) + 1
     for cell in sorted(there):
-        desk.say("supply", Supply(desk.region, zone_name(cell), now, there[cell], unbound.get(cell, 0)))
+        region.emit("supply", Supply(region.name, zone_name(cell), now, there[cell], unbound.get(cell, 0)))
 
 
-def free_by_cell(desk: Desk) -> None:
+def free_by_cell(region: DispatchRegion) -> None:
     """Tell each region which of its cells have free cars, cars bound of late, and riders who wait."""
-    book, since = desk.book, desk.now - desk.config.free_ms
+    book, since = region.book, region.now - region.config.free_ms
     places = {
-        "cells": [(car.lat, car.lon) for car in free_cars(book, desk.now, desk.config.ttl_ms)],
+        "cells": [(car.lat, car.lon) for car in free_cars(book, region.now, region.config.ttl_ms)],
         "taken": [
             (car.lat, car.lon)
             for _, car in sorted(book.cars.items())
             if car.request_id
             and (ride := book.rides.get(car.request_id))
-            and since <= ride.offered_ms < desk.now
+            and since <= ride.offered_ms < region.now
         ],
         "waiting": [(ride.lat, ride.lon) for ride in book.waiting()],
     }
@@ -129,16 +131,16 @@ def free_by_cell(desk: Desk) -> None:
     for what, where in places.items():
         for lat, lon in where:
             name = zone_name(cell_of(lat, lon))
-            region = found.setdefault(desk.config.regions.of_zone(name), {part: {} for part in places})
-            region[what][name] = region[what].get(name, 0) + 1
+            of_region = found.setdefault(region.config.regions.of_zone(name), {part: {} for part in places})
+            of_region[what][name] = of_region[what].get(name, 0) + 1
     for name, parts in sorted(found.items()):
         told = {part: dict(sorted(cells.items())) for part, cells in parts.items()}
-        desk.say("free", FreeCars(name, desk.region, desk.now, **told))
+        region.emit("free", FreeCars(name, region.name, region.now, **told))
 
 
-def standing_cars(desk: Desk) -> None:
+def standing_cars(region: DispatchRegion) -> None:
     """Tell which cars stand free, but for those that wait in the line of a venue."""
-    book, now = desk.book, desk.now
+    book, now = region.book, region.now
     cars = [
         StandingCar(
             car.driver_id,
@@ -146,22 +148,22 @@ def standing_cars(desk: Desk) -> None:
             round(car.lon, PLACE_DIGITS),
             book.cars[car.driver_id].free_since_ms,
         )
-        for car in not_in_line(desk, free_cars(book, now, desk.config.ttl_ms))
+        for car in not_in_line(region, free_cars(book, now, region.config.ttl_ms))
     ]
     if cars:
-        desk.say("standing", Standing(desk.region, now, cars))
+        region.emit("standing", Standing(region.name, now, cars))
 
 
-def places_of_cars(desk: Desk) -> None:
+def places_of_cars(region: DispatchRegion) -> None:
     """Say where each car is that was heard of since that was last said."""
-    book, now = desk.book, desk.now
-    since = now - desk.config.places_ms
+    book, now = region.book, region.now
+    since = now - region.config.places_ms
     for driver_id, car in sorted(book.cars.items()):
         if car.seen_ms > since:
             where = round(car.lat, PLACE_DIGITS), round(car.lon, PLACE_DIGITS)
             state: Any = _state_of(book, driver_id, car, now)
-            desk.say("places", Place(driver_id, desk.region, car.seen_ms, *where, state, car.request_id))
-    tell_lines(desk)
+            region.emit("places", Place(driver_id, region.name, car.seen_ms, *where, state, car.request_id))
+    tell_lines(region)
 
 
 def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
@@ -172,8 +174,8 @@ def _state_of(book: Book, driver_id: str, car: Car, now: int) -> str:
     return "free" if can_be_asked else "away"
 
 
-def _rider(desk: Desk, ride: Ride) -> Rider:
-    now, named = desk.now, desk.named(ride.rider_id)
+def _rider(region: DispatchRegion, ride: Ride) -> Rider:
+    now, named = region.now, region.named(ride.rider_id)
     excluded = named.blocked.union(d for d, until in ride.excluded.items() if until > now)
     return Rider(
         ride.request_id,
@@ -189,7 +191,7 @@ def _rider(desk: Desk, ride: Ride) -> Rider:
 
 
 def _report(
-    desk: Desk,
+    region: DispatchRegion,
     waiting: int,
     rides: Sequence[Ride],
     free: Sequence[FreeCar],
@@ -198,7 +200,7 @@ def _report(
     match: npt.NDArray[np.int64],
     shadows: Sequence[str],
 ) -> WindowReport:
-    book, now = desk.book, desk.now
+    book, now = region.book, region.now
     waited = np.array([now - ride.searching_ms for ride in rides], np.int64)
     beside: dict[str, int] = {}
     for name in (name for name in SOLVERS if name in shadows):
@@ -208,13 +210,13 @@ def _report(
         beside[f"shadow_{name}_wait_ms"] = _waits(given, other, waited)
     online = bound = offered = 0
     for car in book.cars.values():
-        online += now - car.seen_ms <= desk.config.ttl_ms
+        online += now - car.seen_ms <= region.config.ttl_ms
         if car.request_id:
             bound += 1
             offered += book.is_offered(car.request_id)
     made = match[match >= 0]
     return WindowReport(
-        region=desk.region,
+        region=region.name,
         window_end_ms=now,
         policy=policy,
         riders=len(rides),

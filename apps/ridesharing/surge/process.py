@@ -281,7 +281,7 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
             cell.supply = config.with_neighbours(near, taken) + config.stock * stood
             before, target = cell.multiplier, config.target(cell.demand, cell.supply)
             if move(cell, target, crowd, cap, end_ms, config):
-                self._tell(name, cell, before, min(target, cap), end_ms, self._why(cell, end_ms), ctx)
+                self._emit_price(name, cell, before, min(target, cap), end_ms, self._why(cell, end_ms), ctx)
             now = cell.asks[place], cell.free[place], cell.multiplier, cell.taken[place], cell.waiting[place]
             if cell.asks[place] or cell.free[place] or cell.taken[place] or cell.waiting[place]:
                 ctx.output(self.counts, SurgeCount(str(ctx.key), name, end_ms, *now))
@@ -295,7 +295,7 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
             else:
                 self.cells.remove(name)
 
-    def _tell(
+    def _emit_price(
         self,
         name: str,
         cell: Cell,
@@ -328,7 +328,7 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
                     if cell.rising >= 0:  # it rises again when it would if it had fallen when it might
                         cell.rising, cell.moved_ms = -1, max(start, cell.moved_ms + self.config.hold_ms)
                     self.cells.put(of, cell)
-                    self._tell(of, cell, before, cap, start, f"the cap was set to {cap:g}", ctx)
+                    self._emit_price(of, cell, before, cap, start, f"the cap was set to {cap:g}", ctx)
 
     def _new_caps(self, until: int) -> Iterator[tuple[str, int, float]]:
         lowered = self.lowered.value

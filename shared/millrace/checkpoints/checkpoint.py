@@ -17,6 +17,7 @@ from typing import Any
 
 from millrace.checkpoints.state_files import PartitionFiles
 from millrace.errors import UserError
+from millrace.local.home import demo_path
 from millrace.runtime.clock_files import read_watermark
 from millrace.runtime.contract import CONTRACT_FILE
 
@@ -287,7 +288,10 @@ def locate(target: str) -> Checkpoint:
     if root is None:
         raise CheckpointError(f"there is no folder {target} and no app of that name")
     if not (root / "checkpoint" / "offsets").is_dir():
-        raise CheckpointError(f"{target} has no checkpoint in {root}: run it first")
+        demo = demo_path(target)
+        has_one = (demo / "checkpoint" / "offsets").is_dir()
+        other = f", or name that of its last demo: {demo}" if has_one else ""
+        raise CheckpointError(f"{target} has no checkpoint in {root}: run it first{other}")
     return Checkpoint(root, root / "checkpoint")
 
 

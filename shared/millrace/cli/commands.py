@@ -17,6 +17,7 @@ import typer
 from millrace.cli.conventions import ALSO, FORMER, METAVARS, SHORT, long_name
 from millrace.cli.options import Format, Shape
 from millrace.errors import UserError
+from millrace.operations.report import write_text
 
 app = typer.Typer(add_completion=False)
 
@@ -311,9 +312,11 @@ def commands(
     if write is not None:
         page = as_page(found)
         if not check:
-            write.write_text(page, encoding="utf-8")
+            write_text(write, page)
             typer.echo(f"wrote  {write}")
-        elif not write.exists() or write.read_text(encoding="utf-8", errors="replace") != page:
+        elif not write.exists():
+            raise UserError(f"there is no {write} to be checked: leave --check out, and it is written")
+        elif write.read_text(encoding="utf-8", errors="replace") != page:
             typer.echo(f"{write} does not show the commands as they are; --write it anew")
             raise typer.Exit(1)
         return

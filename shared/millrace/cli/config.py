@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import ConfigFile, Format, Overrides, Shape, tell
+from millrace.cli.options import ConfigFile, Format, Overrides, Shape, print_as
 
 if TYPE_CHECKING:
     from millrace.runtime.settings import AppSettings
@@ -61,7 +61,7 @@ def validate(
         found.append({"app": one or "common", "ok": True, "settings": _summary(settings)})
         if shape is Format.table:
             typer.echo("ok  {app}: {settings}".format(**found[-1]))
-    tell(shape, found, str)
+    print_as(shape, found, str)
 
 
 def _load(name: str | None, config: Path | None, overrides: list[str] | None) -> AppSettings:

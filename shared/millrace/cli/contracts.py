@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 from millrace.contracts.compatibility import Mode
 
 app = typer.Typer(no_args_is_help=True, help="The contracts of an app's events: JSON Schemas in git.")
@@ -85,7 +85,7 @@ def check(
             lines += (f"    {contract} has narrower bounds: {why}" for contract, why in narrowed.items())
         if shape is Format.table:
             typer.echo("\n".join(lines))
-    tell(shape, told, str)
+    print_as(shape, told, str)
     if wrong:
         raise typer.Exit(1)
 
@@ -107,7 +107,7 @@ def show(
     contracts = {c.name: c for c in load_contracts(name)}
     if contract is None:
         listed = [str(one) for one in contracts]
-        tell(shape, listed, lambda: "\n".join(listed))
+        print_as(shape, listed, lambda: "\n".join(listed))
         return
     wanted = ContractName.parse(contract)
     if wanted not in contracts:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ METAVARS: Final = {
     "--config": "FILE",
     "--ends-after": "DURATION",
     "--every": "DURATION",
+    "--exports": "FOLDER",
     "--feedback-delay": "DURATION",
     "--folder": "FOLDER",
     "--for": "DURATION",
@@ -46,6 +49,7 @@ METAVARS: Final = {
     "--quiet-for": "DURATION",
     "--registry": "URI",
     "--root": "FOLDER",
+    "--scores-dir": "FOLDER",
     "--seed": "N",
     "--set": "KEY=VALUE",
     "--settle": "DURATION",
@@ -73,6 +77,13 @@ FORMER: Final = {
     "--note": ("--reason",),
     "--operator": ("--by",),
 }
+#: Options that name what is written when all is done, in nearly every command that has them.
+WRITTEN: Final = frozenset(
+    {
+        "--assignments", "--features", "--markdown", "--out", "--points", "--recs", "--results", "--scores",
+        "--scores-dir", "--sessions",
+    }
+)  # fmt: skip
 #: What may be said for a longer form.
 ALSO: Final = {"--json": ("--format", "json")}
 #: Kind of a value, as the library names it → what stands for it.
@@ -134,6 +145,10 @@ def hold_to(command: Any) -> None:
             option.metavar = ""
         elif option.metavar is None:
             option.metavar = _standing_for(option)
+        if option.param_type_name == "option" and (
+            long_name(option.opts) in WRITTEN or option.metavar in ("FOLDER", "HOST:PORT")
+        ):
+            _look_ahead(option)
     taken = {
         former: tuple(today)
         for former, today in (FORMER | ALSO).items()
@@ -141,6 +156,48 @@ def hold_to(command: Any) -> None:
     }
     if taken:
         _take_also(command, taken)
+
+
+def _look_ahead(option: Any) -> None:
+    """Have it told before a command begins that there is no place for a file, or that a value is none."""
+    before, is_folder = option.callback, option.metavar == "FOLDER"
+
+    def checked(context: Any, parameter: Any, value: Any) -> Any:
+        import typer
+
+        if before is not None:
+            value = before(context, parameter, value)
+        if isinstance(value, Path) and (why := _no_place(value, is_folder=is_folder)):
+            raise typer.BadParameter(f"{value}: {why}", ctx=context, param=parameter)
+        if isinstance(value, str) and value and option.metavar == "HOST:PORT":
+            from millrace.kafka.options import check_addresses
+
+            try:
+                check_addresses(value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error), ctx=context, param=parameter) from None
+        return value
+
+    option.callback = checked
+
+
+def _no_place(path: Path, *, is_folder: bool = False) -> str:
+    """Return why no file (or folder) can be at a path; empty: one can.
+
+    Example:
+        >>> _no_place(Path("/dev/null/report.json")), _no_place(Path("report.json"))
+        ('/dev/null is no folder', '')
+    """
+    try:
+        if path.exists():
+            # Whether a file is replaced, and what else it may be, is the command's matter.
+            return "it is no folder" if is_folder and not path.is_dir() else ""
+        there = next(above for above in path.absolute().parents if above.exists())
+    except (OSError, ValueError) as error:  # a name that is too long, or that has a NUL in it
+        return str(getattr(error, "strerror", None) or error)
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if is_folder or os.access(there, os.W_OK) else f"{there} may not be written to"
 
 
 def _standing_for(option: Any) -> str | None:

@@ -53,8 +53,8 @@ def dashboard(
         open_pages,
         operators_of,
     )
-    from millrace.demo import demo_path
     from millrace.errors import UserError
+    from millrace.local.home import demo_path
     from millrace.runtime.installed import list_apps
     from millrace.runtime.settings_sources import FromOption
 

@@ -108,8 +108,8 @@ def _spec(name: str) -> tuple[App, DemoSpec]:
 def _together(name: str, options: DemoOptions, port: int | None) -> None:
     """Run the demos of several apps at once."""
     from millrace.console.live import LiveView
-    from millrace.demo import demo_path
     from millrace.demo_together import ALL, Member, run_together
+    from millrace.local.home import demo_path
     from millrace.runtime.apps import load_app
     from millrace.runtime.doctor import quick_check
     from millrace.runtime.installed import list_apps
@@ -132,10 +132,13 @@ def _together(name: str, options: DemoOptions, port: int | None) -> None:
 def _alone(name: str, options: DemoOptions) -> None:
     """Run the demo of one app."""
     from millrace.console.live import LiveView
-    from millrace.demo import demo_path, run_demo
+    from millrace.demo import demo_settings, run_demo
+    from millrace.local.home import demo_path
     from millrace.runtime.doctor import quick_check
 
     application, spec = _spec(name)
+    # What is wrong with them is told before the folder of the last demo is emptied.
+    demo_settings(application, spec, options, demo_path(name), "127.0.0.1:1", "")
     quick_check()
     began = time.monotonic()
     with LiveView(f"millrace demo {name}") as view:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -66,7 +66,7 @@ def verify(group: GroupOption = None, shape: Shape = Format.table) -> None:
     else:
         lines.append(f"{len(reports)} jars verified")
     found = {"jars": len(reports), "bad": [_as_data(report) for report in bad]}
-    tell(shape, found, lambda: "\n".join(lines))
+    print_as(shape, found, lambda: "\n".join(lines))
     if bad:
         raise typer.Exit(1)
 
@@ -92,7 +92,7 @@ def list_jars(group: GroupOption = None, shape: Shape = Format.table) -> None:
     from millrace.local.jars import report_jars
 
     if shape is Format.json:
-        tell(shape, [_as_data(report) for report in report_jars(_groups(group))], str)
+        print_as(shape, [_as_data(report) for report in report_jars(_groups(group))], str)
         return
     table = Table(box=None, pad_edge=False)
     for name in ("group", "coordinate", "MB", "cache"):

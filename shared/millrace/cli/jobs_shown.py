@@ -68,7 +68,7 @@ class Places:
         return [(name, place) for name in names or self._apps or () for place in self._of(name)]
 
     def _of(self, name: str) -> list[Path]:
-        from millrace.demo import demo_path
+        from millrace.local.home import demo_path
         from millrace.observing.figures import FIGURES_FILE
 
         if name not in self._roots:

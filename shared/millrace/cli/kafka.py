@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 from millrace.errors import MillraceError, UserError
 
 app = typer.Typer(no_args_is_help=True, help="Start, stop and inspect an embedded Apache Kafka broker.")
@@ -67,7 +67,7 @@ def status(shape: Shape = Format.table) -> None:
 
     broker = detached.find()
     if broker is None:
-        tell(shape, {"runs": False}, lambda: "no broker runs; start one with: millrace kafka start")
+        print_as(shape, {"runs": False}, lambda: "no broker runs; start one with: millrace kafka start")
         raise typer.Exit(1)
     topics = topic_partitions(broker.bootstrap, timeout_s=5.0)
     found = {
@@ -85,7 +85,7 @@ def status(shape: Shape = Format.table) -> None:
         f"data: {broker.data_dir}",
         f"log: {broker.log_file}",
     )
-    tell(shape, found, lambda: "\n".join(lines))
+    print_as(shape, found, lambda: "\n".join(lines))
 
 
 @app.command(epilog="Example: millrace kafka topics --bootstrap localhost:9092")
@@ -104,7 +104,7 @@ def topics(bootstrap: BootstrapOption = None, shape: Shape = Format.table) -> No
         for name, partitions in topic_partitions(bootstrap, timeout_s=5.0).items()
     ]
     lines = ("{topic}: {partitions} partitions, end offset {end_offset}".format(**one) for one in found)
-    tell(shape, found, lambda: "\n".join(lines))
+    print_as(shape, found, lambda: "\n".join(lines))
 
 
 def _run_in_foreground(port: int | None, data_dir: Path | None) -> None:

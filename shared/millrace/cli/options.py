@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from millrace.operations.shape import Format, Shape, tell
+from millrace.operations.shape import Format, Shape, print_as
 
 __all__ = [
-    "AppName", "Bootstrap", "By", "ConfigFile", "Format", "Overrides", "Root", "Shape", "tell",
+    "AppName", "Bootstrap", "By", "ConfigFile", "Format", "Overrides", "Root", "Shape", "print_as",
 ]  # fmt: skip
 
 

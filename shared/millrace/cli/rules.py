@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.conventions import command_of
-from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, tell
+from millrace.cli.options import Bootstrap, By, Format, Overrides, Root, Shape, print_as
 from millrace.cli.rules_options import File, From, Id, Start, StateName, Tried, VersionNumber, Why
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def validate(
     for rule in rules:
         _published(rule, 1, "-", 0)
     _warn(of, rules, _settings(of, overrides=overrides))
-    tell(shape, {"right": [rule.id for rule in rules]}, lambda: f"{len(rules)} rules are right")
+    print_as(shape, {"right": [rule.id for rule in rules]}, lambda: f"{len(rules)} rules are right")
 
 
 def language(
@@ -52,7 +52,7 @@ def language(
 ) -> None:
     """What rules can say: fields and functions."""
     found = list(_of(ctx).words(words or ()))
-    tell(
+    print_as(
         shape,
         [{"word": text, "kind": kind, "about": about} for text, kind, about in found],
         lambda: "\n".join(f"{text:<52} {kind:<18} {about}" for text, kind, about in found),
@@ -118,7 +118,7 @@ def publish(
 
     Example: millrace rules fraud publish rules.yaml --state active --reason "card testing"
     """
-    from millrace.cli.rules_shown import show_tried, tell
+    from millrace.cli.rules_shown import show_state, show_tried
     from millrace.operations.sending import now_ms, who
 
     of = _of(ctx)
@@ -142,7 +142,7 @@ def publish(
 
     book, sent = _topic(of, settings).change(events)
     for event in sent:
-        tell(of, book, event.rule.id, event.version)
+        show_state(of, book, event.rule.id, event.version)
 
 
 def set_state(
@@ -164,7 +164,7 @@ def set_state(
 
     Example: millrace rules fraud set tested paused
     """
-    from millrace.cli.rules_shown import show_tried, tell
+    from millrace.cli.rules_shown import show_state, show_tried
     from millrace.operations.sending import now_ms, who
     from millrace.rules import SetRuleState
 
@@ -178,7 +178,7 @@ def set_state(
         return [SetRuleState(rule, chosen.number, state.value, name, when, begins, reason)]
 
     book, sent = _topic(of, settings).change(events)
-    tell(of, book, rule, sent[0].version)
+    show_state(of, book, rule, sent[0].version)
 
 
 def approve(
@@ -198,7 +198,7 @@ def approve(
 
     Example: millrace rules fraud approve tested --by bob
     """
-    from millrace.cli.rules_shown import show_proposal, show_tried, tell
+    from millrace.cli.rules_shown import show_proposal, show_state, show_tried
     from millrace.errors import UserError
     from millrace.operations.roster import Role
     from millrace.operations.sending import now_ms, who
@@ -222,7 +222,7 @@ def approve(
         return [ApproveRule(rule, max(1, number), name, when, reason)]
 
     book, sent = _topic(of, settings).change(events)
-    tell(of, book, rule, sent[0].version)
+    show_state(of, book, rule, sent[0].version)
 
 
 def rollback(
@@ -239,7 +239,7 @@ def rollback(
 
     Example: millrace rules iot rollback bearing-hot --reason "too many alarms"
     """
-    from millrace.cli.rules_shown import tell
+    from millrace.cli.rules_shown import show_state
     from millrace.errors import UserError
     from millrace.operations.sending import now_ms, who
     from millrace.rules import RollbackRule
@@ -256,7 +256,7 @@ def rollback(
         return [RollbackRule(rule, to or earlier[-1].number, name, when, reason)]
 
     book, sent = _topic(of, settings).change(events)
-    tell(of, book, rule, sent[0].to_version)
+    show_state(of, book, rule, sent[0].to_version)
 
 
 def list_rules(

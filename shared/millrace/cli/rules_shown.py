@@ -72,7 +72,7 @@ def show_proposal(of: AppRules, book: ControlState, rule: str, version: Version)
             return
 
 
-def tell(of: AppRules, book: ControlState, rule: str, number: int) -> None:
+def show_state(of: AppRules, book: ControlState, rule: str, number: int) -> None:
     """Print which state a version has now, and what it waits for."""
     versions = book.entry(rule).versions
     found = next((v for v in versions if v.number == number), versions[-1])

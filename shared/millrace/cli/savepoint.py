@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.options import Format, Shape, tell
+from millrace.cli.options import Format, Shape, print_as
 
 app = typer.Typer(help="Keep a committed batch of a query, and begin another with it.", no_args_is_help=True)
 
@@ -121,4 +121,4 @@ def check(
     savepoints.verify(found)
     files = len(found.manifest["files"])
     data = {"path": found.path, "files": files, "bytes": found.bytes, "as_written": True}
-    tell(shape, data, lambda: f"{found.path}: {files} files, {found.bytes:,} bytes, all as written")
+    print_as(shape, data, lambda: f"{found.path}: {files} files, {found.bytes:,} bytes, all as written")

@@ -9,11 +9,11 @@ transaction entries as Spark's writer does, so the two can take turns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -22,13 +22,17 @@ from millrace.connectors.merging import (
     AppendedTable,
     MergedTable,
     Merger,
+    PutAside,
     WaitingTable,
     bring_in_left,
 )
+from millrace.connectors.misfits import OfOtherType, as_rows, letters_of
 from millrace.connectors.producing import Delivery, Record, event_records, topic_key
 from millrace.connectors.records import dead_letter_record, is_dead_letters, reasons_of
 from millrace.connectors.router import DeadLetterLimit, OnClock, OnReasons, Outputs
+from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, OutputChunk, decode_output, join_output, status_of
+from millrace.host.json_columns import MISFIT, Misfit
 from millrace.host.spark_records import TypedColumns
 from millrace.local.belonging import adopted
 from millrace.topology import Upsert
@@ -43,8 +47,18 @@ log = logging.getLogger(__name__)
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
+#: What the types of columns have: values of one kind go into all of them, or into none.
+_KINDS: Final = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), "whole number"),
+    **dict.fromkeys(("float", "double"), "number"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz", "timestampNtz"), "time"),
+}
 #: So many tables are written beside the first one: what they wait for most of the time is the disk.
 _AT_ONCE = 3
+
+
+class ColumnChanged(UserError):
+    """A table has a column of another type than an app's records have now."""
 
 
 class DriverWriter:
@@ -89,6 +103,13 @@ class DriverWriter:
         self._typed = {o: TypedColumns(types[o]) for o in {*outputs.tables, *outputs.topics}}
         #: Outputs of which a batch's records are wanted all at once: for tables, and to be counted by reason.
         self._whole = {o for o in self._typed if o in outputs.tables or is_dead_letters(o)}
+        self._written = {table: read_ids(file) for table, file in (written or {}).items()}
+        #: Outputs of dead letters → the tables that these are appended to.
+        self._letters = {
+            o: table_name(to)
+            for o, to in outputs.written
+            if is_dead_letters(o) and not isinstance(to, Upsert)
+        }
         self._tables = {
             table_name(to): self._table(output, to, is_kept=merge_interval_s > 0)
             for output, to in outputs.written
@@ -96,7 +117,6 @@ class DriverWriter:
         self._merger = Merger([*self._tables.values()], merge_interval_s)
         self._delivery: Delivery | None = None
         self._pool = ThreadPoolExecutor(_AT_ONCE, "millrace-tables", initializer=adopted())
-        self._written = {table: read_ids(file) for table, file in (written or {}).items()}
 
     def write(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Write one batch and return the number of records per output."""
@@ -149,7 +169,7 @@ class DriverWriter:
             table.prepare()
         places = [self._table_path(name) for name in self._tables]
         for folder in {Path(place).parent for place in places if "://" not in place}:
-            for name in bring_in_left(folder, self._tables):
+            for name in bring_in_left(folder, self._tables, partial(self._aside, "")):
                 log.warning("%s: rows of an earlier version wait for it, and it is not written now", name)
 
     def flush(self) -> None:
@@ -166,10 +186,23 @@ class DriverWriter:
     def _write_table(self, output: str, to: Table, rows: OutputChunk, batch_id: int) -> None:
         name = table_name(to)
         table = self._tables[name]
-        # Who brings them in behind the batch has time to read them.
-        columns = self._typed[output].unread(rows) if table.keeps else self.columns(output, rows)
+        typed = self._typed[output]
+        try:
+            # Who brings them in behind the batch has time to read them.
+            columns = typed.unread(rows) if table.keeps else typed.table(rows)
+        except MISFIT as error:
+            if (aside := self._aside(output, name)) is None:
+                raise OfOtherType(
+                    f"table {name}: a record of {output} in batch {batch_id} has a value that is not of its "
+                    f"column's type ({error}), and there is no table of dead letters to put it aside in"
+                ) from error
+            columns, misfits = typed.fitting(rows)
+            table.merge()  # of batches before, those that it cannot take are put aside before these
+            aside(f"{self._app_id}:{name}", batch_id, misfits)
         if not isinstance(to, Upsert) and (already := self._written.get(name)):
-            columns = columns.filter(pa.array([one not in already for one in rows.event_ids]))
+            columns = columns.filter(
+                pa.array([one not in already for one in columns["_event_id"].to_pylist()])
+            )
         table.add(columns, batch_id)
 
     def columns(self, output: str, rows: OutputChunk) -> pa.Table:
@@ -185,9 +218,35 @@ class DriverWriter:
         name = table_name(to)
         folder, app_id = self._table_path(name), f"{self._app_id}:{name}"
         make, keeps = partial(self._open, output, folder), is_kept and "://" not in folder
+        aside = self._aside(output, name)
         if isinstance(to, Upsert):
-            return MergedTable(to, folder, make, app_id, keeps=keeps)
-        return AppendedTable(name, folder, make, app_id, keeps=keeps)
+            return MergedTable(to, folder, make, app_id, keeps=keeps, put_aside=aside)
+        return AppendedTable(name, folder, make, app_id, keeps=keeps, put_aside=aside)
+
+    def _aside(self, output: str, name: str) -> PutAside | None:
+        """Return what puts records aside that a table cannot take; ``None``: there is no place for them."""
+        link = output.rpartition(".")[0]
+        of = next(
+            (o for o in (f"{link}.dead_letters", "dead_letters", *self._letters) if o in self._letters), None
+        )
+        if of is None or is_dead_letters(output):
+            return None
+        place = self._letters[of]
+
+        def put_aside(app_id: str, batch_id: int, misfits: Sequence[Misfit]) -> None:
+            table = self._tables[place]
+            assert isinstance(table, AppendedTable)  # noqa: S101
+            topology = getattr(self._outputs.stream, "topology", None)
+            emits = None if topology is None else topology.outputs.get(output)
+            letters = letters_of(output if emits is None else emits[0].name, output, name, misfits)
+            log.warning(
+                "table %s: %d records of batch %d have values that are not of their columns' types; they are "
+                "in %s", name, len(misfits), batch_id, place,
+            )  # fmt: skip
+            # By a name that no savepoint takes for the query's own: later batches' letters may come before.
+            table.append(batch_id, as_rows(letters, self._written.get(place, ())), app_id.replace(":", "/"))
+
+        return put_aside
 
     def _open(self, output: str, folder: str) -> DeltaTable:
         from deltalake import DeltaTable
@@ -231,6 +290,14 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
 
     known = {field.name: field for field in table.schema().fields}
     fields = Schema.from_arrow(schema).fields
+    unlike = [
+        place for f in fields if f.name in known for place in _unlike(known[f.name].type, f.type, f.name)
+    ]
+    if unlike:
+        raise ColumnChanged(
+            f"the table in {table.table_uri} has columns of another type than is written to it now: "
+            f"{'; '.join(unlike)}. Give the field another name, or the output another table"
+        )
     missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
@@ -238,6 +305,27 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
         # No row: only what is within columns grows.
         write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
         table.update_incremental()
+
+
+def _unlike(was: Any, now: Any, at: str) -> Iterator[str]:
+    """Yield the places of a column where what is written now does not go into what the table has."""
+    kinds = _kind(was), _kind(now)
+    if kinds[0] != kinds[1] and kinds != ("number", "whole number"):
+        yield f"{at} was {kinds[0]}, is now {kinds[1]}"
+        return
+    for name in ("element_type", "key_type", "value_type"):
+        if hasattr(was, name):
+            yield from _unlike(getattr(was, name), getattr(now, name), f"{at}[]")
+    fields = {f.name: f.type for f in getattr(was, "fields", ())}
+    for f in getattr(now, "fields", ()):
+        if f.name in fields:
+            yield from _unlike(fields[f.name], f.type, f"{at}.{f.name}")
+
+
+def _kind(tp: Any) -> str:
+    """Return what kind of values a column's type has."""
+    name = str(getattr(tp, "type", tp))
+    return _KINDS.get(name, name)
 
 
 def _fields_in(kind: Any, at: str = "") -> set[str]:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from millrace.checkpoints.positions import FIRST, WAITING
 from millrace.connectors.upkeep import gather
 from millrace.errors import MillraceError
-from millrace.host.json_columns import read
+from millrace.host.json_columns import MISFIT, Misfit, read, read_fitting
 from millrace.local.belonging import belonging
 from millrace.topology import Upsert
 
@@ -57,6 +57,10 @@ class MergeFailed(MillraceError):
     """Rows could not be brought into their table; they are kept, and brought in when the job begins again."""
 
 
+#: What is called with records that a table cannot take: the query and the batch that they are of, and they.
+PutAside = Callable[[str, int, Sequence[Misfit]], None]
+
+
 class WaitingTable:
     """A table that rows are brought into behind the batches.
 
@@ -66,6 +70,8 @@ class WaitingTable:
         make: Opens or makes it, with all columns that its rows have.
         app_id: Identity of the query for this table.
         keeps: Whether rows are kept on the disk before they are brought in; else each batch's are at once.
+        put_aside: Takes records that do not fit the table, before the others of their batch are brought in,
+            and the same ones any number of times; ``None``: with one of them, none is brought in.
     """
 
     #: Whether rows wait a while, so that those of several batches are brought in together.
@@ -74,9 +80,16 @@ class WaitingTable:
     _upsert: Upsert | None = None
 
     def __init__(
-        self, name: str, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
+        self,
+        name: str,
+        folder: str,
+        make: Callable[[], DeltaTable],
+        app_id: str,
+        *,
+        keeps: bool,
+        put_aside: PutAside | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._put_aside = name, put_aside
         self._make, self._app_id, self.keeps = make, app_id, keeps
         self._folder, self._waits = Path(folder), Path(folder) / WAITING
         self._delta: DeltaTable | None = None
@@ -168,7 +181,7 @@ class WaitingTable:
         began = time.monotonic()
         numbers = sorted(taken)
         self._open()
-        self._bring([(number, read(taken[number])) for number in numbers], self._app_id)
+        self._bring([(n, self._read(taken[n], self._app_id, n)) for n in numbers], self._app_id)
         with self._lock:
             for number in numbers:
                 del self._waiting[number]
@@ -177,6 +190,20 @@ class WaitingTable:
             (self._waits / f"{number:012d}.arrow").unlink(missing_ok=True)
         took = time.monotonic() - began
         self._rests_until = time.monotonic() + _REST * took * self.beside
+
+    def _read(self, rows: pa.Table, app_id: str, batch_id: int) -> pa.Table:
+        """Return a batch's rows with all of their columns; those that the table cannot take are put aside."""
+        try:
+            return read(rows)
+        except MISFIT as error:
+            if self._put_aside is None:
+                raise MergeFailed(
+                    f"a record of batch {batch_id} has a value that is not of its column's type ({error}), "
+                    "and there is no table of dead letters to put it aside in"
+                ) from error
+        found, misfits = read_fitting(rows)
+        self._put_aside(app_id, batch_id, misfits)
+        return found
 
     def _open(self) -> DeltaTable:
         if self._delta is None:
@@ -204,12 +231,14 @@ class WaitingTable:
         done: list[Path] = []
         by = ""
         for file in sorted(self._waits.glob("*.arrow")):
-            rows, app_id, batch_id = _kept(file)
+            kept, app_id, batch_id = _kept(file)
             if batches and (app_id != by or _is_much(batches.values())):
                 self._bring_found(batches, by, done)
                 batches, done = {}, []
             done.append(file)
             if batch_id > self._version(app_id):
+                with _reading(file):
+                    rows = self._read(kept, app_id, batch_id)
                 batches[batch_id], by = as_columns(rows, wanted), app_id
         self._bring_found(batches, by, done)
 
@@ -223,6 +252,18 @@ class WaitingTable:
 
 class AppendedTable(WaitingTable):
     """A table that rows are appended to: each batch's by a commit of their own."""
+
+    def append(self, number: int, rows: pa.Table, app_id: str) -> None:
+        """Append rows that are none of its own batches'; the same ones again change nothing.
+
+        Args:
+            number: Their number; it grows from call to call.
+            rows: The rows.
+            app_id: By whom they are numbered.
+        """
+        with self._at_work:
+            self._open()
+            self._append(number, rows, app_id)
 
     def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
         for number, rows in batches:
@@ -263,14 +304,22 @@ class MergedTable(WaitingTable):
         make: Opens or makes it, with all columns that its rows have.
         app_id: Identity of the query for this table.
         keeps: Whether rows are kept on the disk before they are merged; else each batch is merged at once.
+        put_aside: Takes records that do not fit the table.
     """
 
     gathers = True
 
     def __init__(
-        self, upsert: Upsert, folder: str, make: Callable[[], DeltaTable], app_id: str, *, keeps: bool
+        self,
+        upsert: Upsert,
+        folder: str,
+        make: Callable[[], DeltaTable],
+        app_id: str,
+        *,
+        keeps: bool,
+        put_aside: PutAside | None = None,
     ) -> None:
-        super().__init__(upsert.table, folder, make, app_id, keeps=keeps)
+        super().__init__(upsert.table, folder, make, app_id, keeps=keeps, put_aside=put_aside)
         self._upsert = upsert
         self._merges = 0
 
@@ -392,11 +441,18 @@ def _keep(file: Path, rows: pa.Table, app_id: str, batch_id: int, upsert: Upsert
 
 
 def _kept(file: Path) -> tuple[pa.Table, str, int]:
-    """Return rows that were kept, with the query and the batch that left them."""
+    """Return rows as they were kept, with the query and the batch that left them."""
     with _reading(file), pa.ipc.open_file(file) as found:
         kept = found.read_all()
         app_id, batch_id = _left_by(kept.schema)
-        rows = read(kept)
+    return kept, app_id, batch_id
+
+
+def _kept_fitting(file: Path) -> tuple[pa.Table, str, int]:
+    """Return the same with all columns, without the rows that their table cannot take."""
+    kept, app_id, batch_id = _kept(file)
+    with _reading(file):
+        rows, _ = read_fitting(kept)
     return rows.replace_schema_metadata(None), app_id, batch_id
 
 
@@ -512,12 +568,15 @@ def waiting_batches(folder: Path) -> list[tuple[str, int]]:
     return found
 
 
-def bring_in_left(tables: Path, written: Collection[str]) -> list[str]:
+def bring_in_left(
+    tables: Path, written: Collection[str], put_aside: Callable[[str], PutAside | None] = lambda _: None
+) -> list[str]:
     """Bring in what waits for tables that a job does not write any more, as their rows say how.
 
     Args:
         tables: The folder of an app's tables.
         written: Names of those that the job writes.
+        put_aside: Name of a table → what takes records that do not fit it.
 
     Returns:
         The tables for which files of an earlier version wait on: these do not say how.
@@ -537,13 +596,14 @@ def bring_in_left(tables: Path, written: Collection[str]) -> list[str]:
             continue
         given, make = json.loads(how), partial(DeltaTable, str(folder))
         table: WaitingTable
+        aside = put_aside(folder.name)
         if given is None:
-            table = AppendedTable(folder.name, str(folder), make, "", keeps=True)
+            table = AppendedTable(folder.name, str(folder), make, "", keeps=True, put_aside=aside)
         else:
             fields: dict[str, Any] = {
                 name: tuple(of) if isinstance(of, list) else of for name, of in given.items()
             }
-            table = MergedTable(Upsert(**fields), str(folder), make, "", keeps=True)
+            table = MergedTable(Upsert(**fields), str(folder), make, "", keeps=True, put_aside=aside)
         table.prepare()
     return unknown
 
@@ -556,7 +616,7 @@ def waiting_rows(folder: Path) -> Iterator[pa.Table]:
     """
     for file in waiting_files(folder):
         with contextlib.suppress(FileNotFoundError):  # it has been merged
-            yield _kept(file)[0]
+            yield _kept_fitting(file)[0]
 
 
 def open_with_waiting(folder: Path) -> tuple[DeltaTable, list[pa.Table]]:
@@ -588,7 +648,7 @@ def open_with_times(folder: Path) -> tuple[DeltaTable, list[tuple[int, pa.Table]
     found = []
     for file in waiting_files(folder):
         with contextlib.suppress(FileNotFoundError):  # it has been merged
-            found.append((file.stat().st_mtime_ns // 1_000_000, *_kept(file)))
+            found.append((file.stat().st_mtime_ns // 1_000_000, *_kept_fitting(file)))
     table = DeltaTable(str(folder))
 
     def is_new(app_id: str, batch_id: int) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millrace.connectors.records import is_dead_letters
 from millrace.errors import MillraceError
+from millrace.host.json_columns import RecordMisfits
 from millrace.topology.sinks import Table, Tables, table_name, written
 
 if TYPE_CHECKING:
@@ -144,10 +145,22 @@ class Router:
             counts = self.small.write(batch, batch_id)
         else:
             self.small.flush()  # the tables come to the batch before, whoever writes it
-            counts = self.large.write(batch, batch_id)
+            counts = self._write_large(batch, batch_id)
         self._is_small = sum(counts.values()) <= self.driver_write_max_records
         if self.on_batch is not None:
             self.on_batch(batch_id, counts)
+
+    def _write_large(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
+        """Write a large batch; as a small one where a table cannot take some of its records."""
+        try:
+            return self.large.write(batch, batch_id)
+        except Exception as error:  # which of Spark's it is hangs on where it was found
+            if RecordMisfits.__name__ not in str(error):
+                raise
+            log.warning(
+                "batch %d has records that a table cannot take: it is written by the driver", batch_id
+            )
+            return self.small.write(batch, batch_id)
 
     def close(self) -> None:
         """Do what batches left to be done."""

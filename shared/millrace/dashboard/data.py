@@ -177,7 +177,7 @@ def find_root(app: str, settings: AppSettings, given: Path | None) -> Path:
     Raises:
         UserError: What the user named is no folder, or the storage is not local.
     """
-    from millrace.demo import demo_path
+    from millrace.local.home import demo_path
 
     if given is not None:
         if not given.is_dir():

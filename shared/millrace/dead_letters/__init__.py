@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import traceback
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -21,6 +21,7 @@ Reason = Literal[
     "conflict",
     "late",
 ]
+REASONS: Final = frozenset(get_args(Reason))
 #: The Kafka header that names the version of an event's contract.
 VERSION_HEADER: Final = "schema_version"
 
@@ -28,7 +29,7 @@ VERSION_HEADER: Final = "schema_version"
 #: UTF-8 with UnicodeDecodeError.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-Stage = Literal["decode", "time", "process", "timer", "broadcast"]
+Stage = Literal["decode", "time", "process", "timer", "broadcast", "table"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -66,6 +67,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     timestamp_ms: int | None = None
 
 
+_MOST_ERROR: Final = 500
 #: How msgspec says that a number, a time or a length is outside of the bounds that its type sets.
 _OUT_OF_BOUNDS: Final = re.compile(
     r"Expected `[^`]+` (?:of length )?(?:[<>]=? ?-?[\d.]|that's a multiple of)|out of range"
@@ -100,8 +102,25 @@ def error_digest(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters."""
     said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
-    text = " ".join(said.split())
-    return text if len(text) <= 500 else text[:497] + "..."
+    return shortened(" ".join(said.split()))
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 500 characters: Kafka's records are to have room for it."""
+    return text if len(text) <= _MOST_ERROR else text[: _MOST_ERROR - 3] + "..."
+
+
+def check_given(reason: Any, error: Any) -> None:
+    """Refuse what a process gives as a reason, or as an error, that no reader of dead letters would take.
+
+    Raises:
+        ValueError: The reason is none of ``REASONS``.
+        TypeError: The error is no text.
+    """
+    if reason not in REASONS:
+        raise ValueError(f"a dead letter has one of the reasons {', '.join(sorted(REASONS))}, not {reason!r}")
+    if not isinstance(error, str):
+        raise TypeError(f"the error of a dead letter is a text, not {type(error).__name__}")
 
 
 class Kept(NamedTuple):

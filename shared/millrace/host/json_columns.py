@@ -6,9 +6,10 @@ rows safe leaves those columns in the JSON that they came in, and reads them whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
@@ -18,6 +19,28 @@ UNREAD: Final = "millrace.unread"
 _WHOLE: Final = b"millrace.columns"
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_BLOCK_BYTES: Final = 8 << 20
+#: What reading records raises of which one has a value that its column cannot have.
+MISFIT: Final = (pa.ArrowException, msgspec.DecodeError, ValueError, TypeError, OverflowError)
+
+
+class RecordMisfits(Exception):
+    """Records have values that their columns cannot have; Spark tells of it by this name."""
+
+
+class Misfit(NamedTuple):
+    """A record that its table cannot take: a value of it is beyond its column's type.
+
+    Attributes:
+        event_id: Its identity, if it has one.
+        event_time_ms: Time of its cause, ms.
+        payload: The record as JSON.
+        error: What is wrong with it.
+    """
+
+    event_id: str | None
+    event_time_ms: int
+    payload: bytes
+    error: Exception
 
 
 def arrow_reads(kind: pa.DataType) -> bool:
@@ -45,11 +68,12 @@ def read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.Chun
         [1, None]
     """
     text = b"\n".join(payloads)
+    block = max(_BLOCK_BYTES, min(len(text) + 1, _MOST_BLOCK_BYTES))
+    if len(text) >= block:  # a block has at least one whole object
+        block = max(block, max(map(len, payloads)) + 1)
     table = arrow_json.read_json(
         pa.BufferReader(text),
-        read_options=arrow_json.ReadOptions(
-            use_threads=False, block_size=max(_BLOCK_BYTES, min(len(text) + 1, _MOST_BLOCK_BYTES))
-        ),
+        read_options=arrow_json.ReadOptions(use_threads=False, block_size=block),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
     return {name: table[name] for name in schema.names}
@@ -83,7 +107,7 @@ def read(rows: pa.Table) -> pa.Table:
     """Return rows with all of their columns; those that have them as they are.
 
     Raises:
-        pyarrow.ArrowInvalid: A value does not fit its column.
+        Exception: One of ``MISFIT``: a value does not fit its column.
     """
     if not is_unread(rows):
         return rows
@@ -93,3 +117,50 @@ def read(rows: pa.Table) -> pa.Table:
     wanted = pa.schema([field for field in schema if field.name not in rows.column_names])
     found = read_json(rows[UNREAD].to_pylist(), wanted)
     return pa.table([found[name] if name in found else rows[name] for name in schema.names], schema=schema)
+
+
+def read_fitting(rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
+    """Return rows as :func:`read` does, without those that do not fit, and these.
+
+    Example:
+        >>> schema = pa.schema({"a": pa.int64(), "_event_id": pa.string(), "_event_time": pa.timestamp("us")})
+        >>> rows = unread(
+        ...     [b'{"a":1}', b'{"a":1e9}'], {"_event_id": ["x", "y"], "_event_time": [0, 5_000]}, schema
+        ... )
+        >>> found, misfits = read_fitting(rows)
+        >>> found["a"].to_pylist(), [misfit[:3] for misfit in misfits]
+        ([1], [('y', 5, b'{"a":1e9}')])
+    """
+    parts, misfits = in_halves(rows.num_rows, lambda first, end: read(rows.slice(first, end - first)))
+    found = pa.concat_tables(parts) if parts else read(rows.slice(0, 0))
+    of: list[Misfit] = []
+    for place, error in misfits:
+        one = rows.slice(place, 1)
+        at_us = one["_event_time"].cast(pa.int64())[0].as_py()
+        of.append(Misfit(one["_event_id"][0].as_py(), at_us // 1000, one[UNREAD][0].as_py(), error))
+    return found, of
+
+
+def in_halves(
+    count: int, read_part: Callable[[int, int], pa.Table]
+) -> tuple[list[pa.Table], list[tuple[int, Exception]]]:
+    """Read rows in as few parts as can be read; return these in order, which rows cannot be, and why.
+
+    Args:
+        count: How many rows there are.
+        read_part: Reads those from a place up to another; raises one of ``MISFIT``.
+    """
+    parts: list[pa.Table] = []
+    misfits: list[tuple[int, Exception]] = []
+    left = [(0, count)] if count else []
+    while left:
+        first, end = left.pop()
+        try:
+            parts.append(read_part(first, end))
+        except MISFIT as error:
+            if end - first == 1:
+                misfits.append((first, error))
+            else:
+                middle = (first + end) // 2
+                left += [(middle, end), (first, middle)]
+    return parts, misfits

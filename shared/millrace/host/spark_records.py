@@ -16,7 +16,15 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.host.chunks import OutputChunk, decode_output
-from millrace.host.json_columns import arrow_reads, read_json, unread
+from millrace.host.json_columns import (
+    MISFIT,
+    Misfit,
+    RecordMisfits,
+    arrow_reads,
+    in_halves,
+    read_json,
+    unread,
+)
 from millrace.host.spark_types import META_FIELDS, is_record, struct_type, structs_in
 from millrace.outputs import output_types
 
@@ -88,6 +96,14 @@ class TypedColumns:
         found = {**self._other_columns(chunk.payloads), **self._meta(chunk)}
         return unread(chunk.payloads, found, self.schema)
 
+    def fitting(self, chunk: OutputChunk) -> tuple[pa.Table, list[Misfit]]:
+        """Return records as :meth:`table` does, without those that do not fit its columns, and these."""
+        parts, misfits = in_halves(len(chunk.payloads), lambda first, end: self.table(chunk.part(first, end)))
+        return pa.concat_tables(parts) if parts else self.schema.empty_table(), [
+            Misfit(chunk.event_ids[place], chunk.times[place], chunk.payloads[place], error)
+            for place, error in misfits
+        ]
+
     def _table(self, chunk: OutputChunk) -> pa.Table:
         found = {**self._other_columns(chunk.payloads), **self._meta(chunk)}
         if self._by_arrow.names:
@@ -145,7 +161,11 @@ class TypedReader:
         columns = TypedColumns(output_types(self.process)[self.output])
         for batch in batches:
             for chunk in batch["chunk"].to_pylist():
-                yield from columns.table(decode_output(chunk)).to_batches()
+                try:
+                    table = columns.table(decode_output(chunk))
+                except MISFIT as error:
+                    raise RecordMisfits(f"{self.process.name}.{self.output}: {error}") from error
+                yield from table.to_batches()
 
 
 class RowReader:

@@ -34,7 +34,7 @@ from millrace.host.chunks import (
     encode_emissions,
     encode_status,
 )
-from millrace.host.collection import collector_paused
+from millrace.host.garbage_collection import collector_paused
 from millrace.host.groups import group_labels, locality_of
 from millrace.host.intake import Brought, Handed, Intake, JsonEvents, control_order, moved
 from millrace.host.key_times import KeyTimes

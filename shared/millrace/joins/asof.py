@@ -208,7 +208,7 @@ class CorrectingAsOfJoin(AsOfJoin):
         lefts.insert(bisect_right(lefts, at, lo=place, key=_at), kept)
         if lefts[0] is kept:  # the others' sweep stands
             self.wake(self._left_due(kept), ctx)
-        self._say(kept, event, self.valid(at), ctx, None)
+        self._emit_row(kept, event, self.valid(at), ctx, None)
 
     def take_right(self, event: Any, ctx: Context) -> None:
         """Keep a right event, and correct the rows of left events that it should have been in."""
@@ -219,9 +219,9 @@ class CorrectingAsOfJoin(AsOfJoin):
         for left, was in zip(after, before, strict=True):
             now = self.valid(left.at)
             if (was and was[:2]) != (now and now[:2]):
-                self._say(left, self._unpack(left.event), now, ctx, False)
+                self._emit_row(left, self._unpack(left.event), now, ctx, False)
 
-    def _say(
+    def _emit_row(
         self, left: KeptLeft, event: Any, version: Version[Any] | None, ctx: Context, on_time: bool | None
     ) -> None:
         if version is None and self._inner:
@@ -240,7 +240,7 @@ class FinalAsOfJoin(AsOfJoin):
         """Emit the row of a left event, or keep the event until its grace is over."""
         at = ctx.event_time
         if not self._grace:
-            self._say(event, at, ctx)  # events come in order of time: what can be known of it is
+            self._emit_row(event, at, ctx)  # events come in order of time: what can be known of it is
             return
         packed = self._pack(event)
         lefts = self.lefts.value
@@ -258,7 +258,7 @@ class FinalAsOfJoin(AsOfJoin):
         lefts = self.lefts.value
         due = bisect_right(lefts, timer.at - self._grace, key=_at)
         for left in lefts[:due]:
-            self._say(self._unpack(left.event), left.at, ctx)
+            self._emit_row(self._unpack(left.event), left.at, ctx)
         del lefts[:due]
         if lefts:
             ctx.timers.at(lefts[0].at + self._grace, _ROWS)
@@ -269,7 +269,7 @@ class FinalAsOfJoin(AsOfJoin):
     def _left_due(self, left: KeptLeft) -> int:
         return NEVER
 
-    def _say(self, event: Any, at: int, ctx: Context) -> None:
+    def _emit_row(self, event: Any, at: int, ctx: Context) -> None:
         version = self.valid(at)
         # All rows of one time are made together, in one order.
         name = f"{at}" if self._grace else None

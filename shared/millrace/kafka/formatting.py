@@ -5,9 +5,9 @@ What the tool writes for a set of jars is kept; a temporary broker begins with a
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,10 +57,10 @@ class Formatted:
             return
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in _FILES:
-                arriving = self._folder / f"{name}.{os.getpid()}"
-                shutil.copyfile(server.data / name, arriving)
-                arriving.replace(self._folder / name)
+            with tempfile.TemporaryDirectory(dir=self._folder) as arriving:  # several may keep at once
+                for name in _FILES:
+                    shutil.copyfile(server.data / name, file := Path(arriving) / name)
+                    file.replace(self._folder / name)
 
     def forget(self) -> None:
         """Let the next broker be formatted by the tool."""

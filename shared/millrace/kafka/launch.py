@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,8 +92,9 @@ def launch(
         if server.is_in_use():
             raise UserError(f"{root} is in use by another broker; stop that, or choose another directory")
         server.write()
-        cluster = server.cluster_id() or (formatted.copy_to(server) if formatted else None)
-        if cluster is None:
+        cluster = server.cluster_id()
+        copied = formatted.copy_to(server) if formatted and cluster is None else None
+        if cluster is None and (cluster := copied) is None:
             cluster = _format(server, [*jvm, *archive_flags(java, jars)], temporary)
             if formatted:
                 formatted.keep(server)
@@ -104,10 +106,15 @@ def launch(
             if port is not None:
                 _refuse_taken(port)
             continue
-        except BaseException:
+        except BaseException as error:
+            ended = not process.is_alive()
             process.stop()
             if formatted:
                 formatted.forget()
+            if copied and ended and isinstance(error, BrokerStartFailed):
+                # What was copied may be damaged: what the tool writes now is not.
+                shutil.rmtree(server.data)
+                continue
             raise
         return server, process
     raise BrokerStartFailed(

@@ -7,6 +7,7 @@ Java's own spelling goes to Spark only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -49,6 +50,28 @@ def check_options(options: Mapping[str, str]) -> None:
             raise ValueError(f"{key}: write it without 'kafka.', which is added where Spark needs it")
         if key in _OURS:
             raise ValueError(f"{key} cannot be set: {_OURS[key]}")
+
+
+_ADDRESS: Final = re.compile(r"\s*(?:\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(\d{1,5})\s*")
+_LAST_PORT: Final = 65_535
+
+
+def check_addresses(text: str) -> None:
+    """Refuse what names no brokers.
+
+    Args:
+        text: ``host:port``, several with commas.
+
+    Raises:
+        ValueError: An address is none; which, and not what it says: people put user:password@ before a host.
+
+    Example:
+        >>> check_addresses("localhost:9092,[::1]:9093")
+    """
+    for n, address in enumerate(text.split(","), start=1):
+        found = _ADDRESS.fullmatch(address)
+        if found is None or int(found[1]) > _LAST_PORT:
+            raise ValueError(f"address {n} is not host:port; several are separated by commas")
 
 
 def client_options(bootstrap: str | None, options: Mapping[str, str]) -> dict[str, str]:

@@ -19,3 +19,8 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
     """
     own = environ.get("MILLRACE_HOME")
     return Path(own).expanduser().absolute() if own else Path.cwd() / ".millrace"
+
+
+def demo_path(app: str) -> Path:
+    """Return where an app's demo keeps what it makes, until the next one."""
+    return home() / "demo" / app

@@ -14,7 +14,7 @@ import typer
 
 from millrace.errors import MillraceError, UserError
 from millrace.models.exports import CHALLENGER, CHAMPION, POLL_S, PREVIOUS
-from millrace.operations.shape import AsJson, Format, Shape, tell
+from millrace.operations.shape import AsJson, Format, Shape, print_as
 
 if TYPE_CHECKING:
     from millrace.models.candidate import Candidate
@@ -207,7 +207,7 @@ def _list(learning: Learning) -> Callable[..., None]:
         shop = opened(learning, model, root, registry, exports)
         entries = shop.registry.entries()
         if shape is Format.json:
-            tell(shape, [_as_data(entry, shop.model.tables) for entry in entries], str)
+            print_as(shape, [_as_data(entry, shop.model.tables) for entry in entries], str)
             return
         if not entries:
             typer.echo(f"there are no models yet: millrace models {shop.learner.app} train")
@@ -343,7 +343,7 @@ def _verdicts(
     asked = None if gates is None else read_gates(gates)
     verdicts = shop.compare(champion, other, as_of=as_of, label_delay=label_delay, gates=asked)
     lines = (f"{'passed' if verdict.passed else 'FAILED'}: {verdict.why}" for verdict in verdicts)
-    tell(
+    print_as(
         shape,
         {
             "champion": champion,

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import MillraceError, UserError
 
 #: Resamplings of the groups.
@@ -276,7 +277,7 @@ def read_gates(path: Path) -> tuple[Gate, ...]:
         found = msgspec.yaml.decode(path.read_bytes(), type=tuple[Gate, ...])
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise UserError(f"{path} holds no gates: {error}") from error
     if not found:
         raise UserError(f"{path} holds no gate: nothing would have to be shown")

@@ -122,7 +122,7 @@ class Observer:
         with self._lock:
             self._late = frozenset(outputs)
 
-    def say(self, *, phase: str | None = None, plan: str | None = None, error: str | None = None) -> None:
+    def update(self, *, phase: str | None = None, plan: str | None = None, error: str | None = None) -> None:
         """Take what the job does now, how its topology runs, or what ended it."""
         with self._lock:
             if phase is not None:
@@ -177,9 +177,9 @@ class Observer:
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
             with self._counting():
-                self._look()
+                self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         made = self._made()
         with self._lock:
             took = made.batch_ms or 0
@@ -238,7 +238,7 @@ class Observer:
         self._stop.set()
         self._thread.join(10)
         if error is not None and not isinstance(error, KeyboardInterrupt):
-            self.say(error=str(error) or type(error).__name__)
+            self.update(error=str(error) or type(error).__name__)
         with self._lock:
             self._figures.phase = "ended"
             self._figures.ended_ms = self._wall_ms()

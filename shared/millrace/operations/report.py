@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millrace.errors import UserError
 
-__all__ = ["as_json", "write", "write_text"]
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["as_json", "write", "write_parquet", "write_text"]
 
 
 def as_json(data: Any) -> str:
@@ -68,22 +72,43 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         UserError: It cannot be written; says why.
     """
+    _in_one_step(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def write_parquet(path: Path, rows: pd.DataFrame | pa.Table) -> None:
+    """Write a table as Parquet in one step, a frame without its index.
+
+    Args:
+        path: The file; folders are made.
+        rows: The table.
+
+    Raises:
+        UserError: It cannot be written; says why.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows, preserve_index=False)
+    _in_one_step(path, lambda place: pq.write_table(table, place))
+
+
+def _in_one_step(path: Path, write: Callable[[Path], object]) -> None:
     try:
         place = path.resolve()
         if place.exists() and not place.is_file():
-            place.write_text(text, encoding="utf-8")
+            write(place)
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f".{place.name[:100]}.{os.getpid()}.part")
         try:
-            part.write_text(text, encoding="utf-8")
+            write(part)
             if place.exists():
                 part.chmod(stat.S_IMODE(place.stat().st_mode))
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        raise UserError(f"{path} cannot be written: {error.strerror or 'it is a folder'}") from None
 
 
 def _plain(value: Any) -> Any:

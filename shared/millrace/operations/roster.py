@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from millrace.dead_letters import NOT_JSON
 from millrace.errors import UserError
 from millrace.local.home import home
 from millrace.local.private import open_private
@@ -282,7 +283,7 @@ class RosterFile:
             raise RosterError(f"{self.path} is too large for a roster of operators")
         try:
             found = msgspec.json.decode(self.path.read_bytes(), type=Roster)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise RosterError(f"{self.path} is no roster of operators: {error}") from None
         if wrong := _wrong(found):
             raise RosterError(f"{self.path} is no roster of operators: {wrong}")

@@ -22,7 +22,7 @@ Shape = Annotated[Format, typer.Option("--format", "-f", help="table, or json (a
 AsJson = Annotated[bool, typer.Option("--json", hidden=True, help="As it is given in any case.")]
 
 
-def tell(shape: Format, data: Any, text: Callable[[], str]) -> None:
+def print_as(shape: Format, data: Any, text: Callable[[], str]) -> None:
     """Print what a command found: as JSON, or as the text that is made of it.
 
     Args:

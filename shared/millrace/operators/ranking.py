@@ -185,7 +185,7 @@ class RankedWindows(RangeWindows):
         which = self._item(event)
         if which is not None:
             after = self._after(_told(cell), which, cell.accs[0])
-            self._tell(start, cell, after, ctx, "late" if cell.closed else "early")
+            self._emit_changes(start, cell, after, ctx, "late" if cell.closed else "early")
 
     def _after(self, before: Ranking, which: Any, accs: dict[Any, Any]) -> Ranking:
         """Return the ranking after the value of one item has changed."""
@@ -197,14 +197,14 @@ class RankedWindows(RangeWindows):
         ranking = tuple(self._results[0](cell.accs[0]))
         cell.changes = 0
         if self._changelog:
-            self._tell(start, cell, ranking, ctx, pane)
+            self._emit_changes(start, cell, ranking, ctx, pane)
             return
         if self._many:
             cell.revision += 1
         for rank, entry in enumerate(ranking, 1):
             self._rank(start, cell, rank, entry, ctx, pane)
 
-    def _tell(self, start: int, cell: Any, ranking: Ranking, ctx: Context, pane: Pane) -> None:
+    def _emit_changes(self, start: int, cell: Any, ranking: Ranking, ctx: Context, pane: Pane) -> None:
         """Emit what has changed since the last ranking: what left, what moved, what is new."""
         before = {item: (rank, value) for rank, (item, value) in enumerate(_told(cell), 1)}
         after = {item: (rank, value) for rank, (item, value) in enumerate(ranking, 1)}

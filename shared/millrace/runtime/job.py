@@ -201,13 +201,13 @@ class Job:
             Whether it could be told: that takes a control topic.
         """
         arrival = None if self.clock is None else self.clock.arrival
-        return self._tell(Idle(to_ms, self._topics.clocks, arrival))
+        return self._send(Idle(to_ms, self._topics.clocks, arrival))
 
     def wake(self) -> bool:
         """Have a batch run without events; returns whether it could be asked for."""
-        return self._tell(Wake())
+        return self._send(Wake())
 
-    def _tell(self, message: SystemMessage) -> bool:
+    def _send(self, message: SystemMessage) -> bool:
         if self._topics.control is None:
             return False
         ControlTopic(self.settings.kafka.client_options(), self._topics.control).send(message)
@@ -236,11 +236,11 @@ class Job:
                 self._on_plan(f"{self.app.name}: {told}")
             self._bring_over(spark)
             query = self._query = self._start(spark)
-            self._say("running", None if self._choice is None else self._choice.plan)
+            self._observe("running", None if self._choice is None else self._choice.plan)
             self.started.set()
             with self._ticking(query):
                 self._watch(query)
-            self._say("ending")
+            self._observe("ending")
             if self._until_end and self._drain and not self._stop.is_set():
                 self._run_dry(spark, progress_of(query))
             self.ended.set()
@@ -302,9 +302,9 @@ class Job:
                 raise
             log.info("%s has ended", self.app.name)
 
-    def _say(self, phase: str, plan: str | None = None) -> None:
+    def _observe(self, phase: str, plan: str | None = None) -> None:
         if self._observer is not None:
-            self._observer.say(phase=phase, plan=plan)
+            self._observer.update(phase=phase, plan=plan)
 
     def _bounds(self) -> Bounds:
         metrics, trigger = self.settings.metrics, self.settings.stream.trigger_interval

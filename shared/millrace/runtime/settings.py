@@ -42,7 +42,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from millrace.connectors.router import DRIVER_WRITE_MAX_RECORDS
-from millrace.kafka.options import check_options, client_options, spark_options
+from millrace.kafka.options import check_addresses, check_options, client_options, spark_options
 from millrace.runtime.installed import list_apps
 from millrace.runtime.redaction import MASK, is_secret, shown
 from millrace.runtime.secrets import OptionMap
@@ -144,10 +144,8 @@ class KafkaSettings(Section):
     @field_validator("bootstrap")
     @classmethod
     def _addresses(cls, value: str | None) -> str | None:
-        for n, address in enumerate([] if value is None else value.split(","), start=1):
-            if not re.fullmatch(r"\s*(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):\d{1,5}\s*", address):
-                # Not shown: people put user:password@ in front of a host.
-                raise ValueError(f"address {n} is not host:port; several are separated by commas")
+        if value is not None:
+            check_addresses(value)
         return value
 
     @field_validator("options")

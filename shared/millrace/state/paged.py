@@ -207,7 +207,7 @@ class _Paged:
         setattr(self._outer.entry, self._spec.name, type(old)())
         count = self._spread(old)
         expiry = None if self._time is None else _latest(old, self._outer.processing_now)
-        self._say((0, count, self._spec.stored_name), expiry)
+        self._keep_extent((0, count, self._spec.stored_name), expiry)
         return 0, count, self._spec.stored_name
 
     def _spread(self, items: Any) -> int:
@@ -223,7 +223,7 @@ class _Paged:
         slot.clear()
         return slot
 
-    def _say(self, extent: Extent | None, expiry: int | None) -> None:
+    def _keep_extent(self, extent: Extent | None, expiry: int | None) -> None:
         kept = extent if self._time is None or extent is None else (expiry, extent)
         setattr(self._outer.entry, self._beside, kept)
 
@@ -233,7 +233,7 @@ class _Paged:
         if self._time is not None:
             slot = getattr(self._outer.entry, self._beside)
             expiry = self._time.until(ttl) if slot is None else self._time.longer(slot[0], ttl)
-        self._say(extent, expiry)
+        self._keep_extent(extent, expiry)
 
     def _was_read(self) -> None:
         """Keep which parts there are for as long as what has been read, where a read starts a life anew."""
@@ -243,7 +243,7 @@ class _Paged:
     def _resized(self, extent: Extent) -> None:
         """Keep which parts there are as long as before."""
         slot = getattr(self._outer.entry, self._beside)
-        self._say(extent, None if self._time is None else slot[0])
+        self._keep_extent(extent, None if self._time is None else slot[0])
 
     def _at(self, name: str, number: int) -> OpenEntry:
         """Point the inner handle to a part."""
@@ -283,7 +283,7 @@ class _Paged:
     def _forget(self) -> None:
         for opened in self._each():
             self._slot(opened).clear()
-        self._say(None, None)
+        self._keep_extent(None, None)
 
     def __len__(self) -> int:
         return sum(len(self._inner) for _ in self._each())
@@ -422,7 +422,7 @@ class PagedMapState(_Paged, MapState[K, V]):
             _earlier(target, source)
             count = last
         if count == 1 and not self._slot(self._outer.parts.open(name, 0)):
-            self._say(None, None)
+            self._keep_extent(None, None)
         elif count < before:
             self._resized((0, count, name))
 

@@ -669,6 +669,7 @@ class PagedStore:
         after = {p.number for p in pages}
         for number in before - after:
             packed.pop(number, None)
+            self._loaded.pop(number, None)
             if number > 1:
                 self._backend.delete_page(number)
         for number in after - before:
@@ -731,25 +732,27 @@ class PagedStore:
         What is in memory from batches before must not matter: a store that lives on has more of it than one
         that was opened for this batch.
         """
-        merged = bool(emptied)
-        while merged and len(pages) > 1:
-            merged = False
-            by_place = {(p.depth, p.prefix): p for p in pages if p.schema != INDEX}
-            for info in by_place.values():
-                sibling = by_place.get((info.depth, info.prefix ^ 1))
-                if sibling is None or info.number not in emptied:
-                    continue
-                cells = self._load(sibling).cells
-                parent = PageInfo(info.prefix >> 1, info.depth - 1, schema=self._schemas.now)
-                summarize(parent, cells.values())
-                self._loaded[parent.number] = Page(parent, cells)
-                if not cells:
-                    emptied.add(parent.number)
-                pages = [p for p in pages if p not in (info, sibling)] + [parent]
-                pages.sort(key=lambda p: p.prefix << (_MAX_DEPTH - p.depth))
-                merged = True
-                break
-        return pages
+        by_place = {(p.depth, p.prefix): p for p in pages if p.schema != INDEX}
+        left = [p for p in by_place.values() if p.number in emptied]
+        while left:
+            info = left.pop()
+            here, beside = (info.depth, info.prefix), (info.depth, info.prefix ^ 1)
+            sibling = by_place.get(beside)
+            if sibling is None or by_place.get(here) is not info:
+                continue
+            cells = self._load(sibling).cells
+            parent = PageInfo(info.prefix >> 1, info.depth - 1, schema=self._schemas.now)
+            summarize(parent, cells.values())
+            self._loaded[parent.number] = Page(parent, cells)
+            del by_place[here], by_place[beside]
+            by_place[parent.depth, parent.prefix] = parent
+            if not cells:
+                emptied.add(parent.number)
+            # The page beside the parent may have waited for it to have no more parts.
+            of_parent = parent, by_place.get((parent.depth, parent.prefix ^ 1))
+            left += [p for p in of_parent if p is not None and p.number in emptied]
+        kept = [p for p in pages if p.schema == INDEX]
+        return sorted([*kept, *by_place.values()], key=lambda p: p.prefix << (_MAX_DEPTH - p.depth))
 
 
 def _least(times: tuple[int, int, int, int], infos: Iterable[PageInfo]) -> tuple[int, int, int, int]:

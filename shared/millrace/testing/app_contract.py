@@ -143,7 +143,9 @@ class AppInMemory(AppWorld):
         assert len(set(tables)) == len(tables), "two outputs have one table"
         for link in topology.links:
             full = topology.full_name(link.name, "dead_letters")
-            assert full in {*topology.tables, *topology.topics}, f"{full} go nowhere: events would be lost"
+            assert full in {*topology.tables, *topology.topics}, (
+                f"{link.name}: its `{full}` are written to no table and no topic: events would be lost"
+            )
 
     def test_cuts_and_restarts_change_no_table(self) -> None:
         """Whatever the batches, and wherever it is restarted, the tables stand alike at any moment."""

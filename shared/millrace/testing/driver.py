@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from millrace.host.callbacks import TIMERS, Domain
 from millrace.host.groups import encode_key
 from millrace.host.memory import Event, MemoryHost
 from millrace.host.memory_chain import MemoryChain, event_of
-from millrace.host.runner import TIMERS, Domain, Emission
+from millrace.host.runner import Emission
 from millrace.outputs import output_types
 from millrace.process import Key, KeyedProcess
 from millrace.state.paged import owner_of

@@ -52,3 +52,17 @@ def test_points_of_other_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.M
     assert len(json.loads(points.read_text())["points"]) == len(QUICK.runs)
     with pytest.raises(UserError, match="--warm 2 --batches 3"):
         sizing.sizing(Sizes(5, 5, QUICK.runs), points)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "[" * 3_000, "\udcff", '{"warm": 2, "batches": 3, "points": [{"run": {}}]}']
+)
+def test_a_file_that_has_no_points_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    points = tmp_path / "points.json"
+    points.write_bytes(text.encode("utf-8", "surrogateescape"))
+    machine = Machine(0)
+    monkeypatch.setattr(sizing, "measured", machine.measured)
+    with pytest.raises(UserError, match="has no points of this benchmark"):
+        sizing.sizing(QUICK, points)

@@ -105,7 +105,17 @@ def test_apps_do_not_import_each_other_nor_the_generators() -> None:
         ("runtime", {"millrace.cli", "millrace.console", "millrace.demo", "millrace.testing"}),
         ("kafka", {"millrace.runtime", "millrace.cli", "millrace.testing"}),
         ("local", {"millrace.runtime", "millrace.kafka", "millrace.host", "millrace.cli"}),
-        ("topology", {"millrace.runtime", "millrace.host.spark", "millrace.connectors", "millrace.testing"}),
+        (
+            "topology",
+            {
+                "millrace.runtime",
+                "millrace.host.spark",
+                "millrace.host.spark_streams",
+                "millrace.host.spark_processed",
+                "millrace.connectors",
+                "millrace.testing",
+            },
+        ),
         ("state", {"millrace.host", "millrace.runtime", "millrace.topology"}),
         ("time", {"millrace.host", "millrace.runtime", "millrace.state", "millrace.topology"}),
         (

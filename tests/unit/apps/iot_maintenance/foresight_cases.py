@@ -61,7 +61,7 @@ def wearing(machines: int, seed: int = 1, shortest: int = 40, longest: int = 90)
 def streamed(events: list[Sent], *overrides: str, batch: int = 500) -> dict[str, list[dict[str, Any]]]:
     """The tables after events went through the whole topology in memory."""
     with written([]) as fleet:
-        told = [f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"]
+        told = [f"monitor.fleet_file={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"]
         settings = settings_for([*told, "monitor.grace=0s", "foresight.on=true", *overrides])
         tables = run(events, settings, TABLES, engine="memory", batch=batch).rows
     for rows in tables.values():

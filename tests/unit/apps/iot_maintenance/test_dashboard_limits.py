@@ -97,7 +97,7 @@ class Data:
     """What a page has of an app, with another broker."""
 
     def __init__(self, fleet: Path, broker: Topics | None) -> None:
-        self.settings: Any = settings_for([f"monitor.fleet={fleet}"])
+        self.settings: Any = settings_for([f"monitor.fleet_file={fleet}"])
         self.broker = broker
         self._made: dict[str, tuple[Any, Any]] = {}
         self.made: list[str] = []

@@ -430,4 +430,4 @@ def test_settings_that_make_no_sense_are_named() -> None:
     settings = load_settings(IotSettings, app="iot", overrides=["monitor.shift_tz=Europe/Berlin"], env={})
     assert monitoring(settings).calendar.tz == "Europe/Berlin"
     with pytest.raises(UserError, match="cannot be read"):
-        monitoring(load_settings(IotSettings, app="iot", overrides=["monitor.fleet=/nowhere"], env={}))
+        monitoring(load_settings(IotSettings, app="iot", overrides=["monitor.fleet_file=/nowhere"], env={}))

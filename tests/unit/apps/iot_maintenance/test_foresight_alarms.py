@@ -29,7 +29,12 @@ Rows = list[dict[str, Any]]
 
 
 def told(fleet: Any) -> list[str]:
-    return [f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d", "monitor.grace=0s"]
+    return [
+        f"monitor.fleet_file={fleet}",
+        "monitor.judge=false",
+        "monitor.sensor_least=30d",
+        "monitor.grace=0s",
+    ]
 
 
 def soon(rule_id: str, *levels: Level, **more: Any) -> AlarmRule:
@@ -42,7 +47,7 @@ def alarms_of(
     """The history of alarms of what is foreseen, and the tables."""
     with written(rules) as fleet:
         told = [
-            f"monitor.fleet={fleet}",
+            f"monitor.fleet_file={fleet}",
             "monitor.judge=false",
             "monitor.sensor_least=30d",
             "monitor.grace=0s",

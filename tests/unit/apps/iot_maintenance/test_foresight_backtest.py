@@ -86,7 +86,7 @@ def both(
     with written(rules) as fleet:
         settings = settings_for(
             [
-                *(f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"),
+                *(f"monitor.fleet_file={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"),
                 *("monitor.grace=0s", "foresight.on=true", f"foresight.exports={models}"),
                 *overrides,
             ]

@@ -105,7 +105,9 @@ def expected(sent: list[Sent], registry: list[Sent]) -> dict[tuple[str, str, str
 
 def told(arrived: list[Sent], batch: int) -> list[Row]:
     with written([], vocabularies=WORDS) as fleet:
-        settings = settings_for([f"monitor.fleet={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"])
+        settings = settings_for(
+            [f"monitor.fleet_file={fleet}", "monitor.judge=false", "monitor.sensor_least=30d"]
+        )
         rows = run(arrived, settings, ["notices"], engine="memory", batch=batch).rows["notices"]
     return [(r["asset_id"], r["what"], r["subject"], r["state"], r["event_time_ms"]) for r in rows]
 

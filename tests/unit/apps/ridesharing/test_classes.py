@@ -14,7 +14,7 @@ from millrace.testing import TestDriver
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import Control, SetPair, SetPolicy
 from millrace_apps.ridesharing.evaluation.replay import Faults
-from millrace_apps.ridesharing.processes.desk import Desk
+from millrace_apps.ridesharing.processes.dispatch_region import DispatchRegion
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
 from millrace_apps.ridesharing.processes.matching import (
     FreeCar,
@@ -261,10 +261,10 @@ def test_the_journal_says_who_is_never_to_meet_of_a_ride_given_by_hand_too() -> 
     book = Book(head=Head())
     car = Car(LAT, LON, ms(0), 0, True, ms(0))
     known = {"ann": {"d1": ((0, "block"),)}}
-    desk = Desk(book, CONFIG, REGION, ms(1), lambda *one: said.append(one), pairs=known)  # type: ignore[arg-type]
-    desk.take_in("d1", car)
-    desk.open_ride(Ride("r1", "ann", "standard", ZONE, LAT, LON, ms(1), ms(1)))
-    desk.assign(book.rides["r1"], "d1", 0.0)
+    region = DispatchRegion(book, CONFIG, REGION, ms(1), lambda *one: said.append(one), pairs=known)  # type: ignore[arg-type]
+    region.take_in("d1", car)
+    region.open_ride(Ride("r1", "ann", "standard", ZONE, LAT, LON, ms(1), ms(1)))
+    region.assign(book.rides["r1"], "d1", 0.0)
     assert [one.apart for name, one in said if name == "main" and one.step == "open"] == [True]
 
 

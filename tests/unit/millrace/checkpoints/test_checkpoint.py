@@ -187,6 +187,19 @@ def test_a_checkpoint_is_found_by_its_folder_or_the_one_around_it(kept: Checkpoi
         locate("nowhere-at-all")
 
 
+def test_an_app_that_has_not_run_is_told_with_its_last_demo(
+    kept: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"fraud has no checkpoint in .*: run it first$"):
+        locate("fraud")
+    demo = tmp_path / "home" / "demo" / "fraud"
+    shutil.copytree(kept.folder, demo / "checkpoint")
+    with pytest.raises(CheckpointError, match=f"run it first, or name that of its last demo: {demo}$"):
+        locate("fraud")
+
+
 def test_a_checkpoint_without_a_contract_is_told_of(kept: Checkpoint) -> None:
     (kept.root / "contract.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -130,6 +130,8 @@ def test_the_page_of_commands_is_as_they_are() -> None:
         ("config validate iot --config nosuch.yaml", "not found"),
         ("run fraud --bootstrap x", "--bootstrap"),
         ("demo iot --duration 0", "--duration"),
+        ("demo iot --set no.such=1", "no.such"),
+        ("demo iot,fraud --set no.such=1", "no.such"),
         ("demo iot --duration 60", "a number alone is milliseconds"),
         ("commands --check", "--write"),
         ("lint-state nosuch:Thing", "nosuch"),

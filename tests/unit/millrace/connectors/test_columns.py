@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.connectors.driver_writer import _add_columns
+from millrace.connectors.driver_writer import ColumnChanged, _add_columns
+from millrace.connectors.merging import AppendedTable
 
 TEXT, WHOLE = pa.string(), pa.int64()
 ALL = pa.list_(pa.struct([("a", WHOLE)]))
@@ -49,3 +50,43 @@ def test_what_is_new_is_missing_in_rows_of_before(
     version = table.version()
     _add_columns(table, schema)
     assert table.version() == version
+
+
+FLOAT, TIME = pa.float64(), pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        (WHOLE, TEXT, "x was whole number, is now string"),
+        (WHOLE, FLOAT, "x was whole number, is now number"),
+        (TEXT, pa.list_(TEXT), "x was string, is now array"),
+        (pa.struct([("a", WHOLE), ("b", TEXT)]), pa.struct([("a", FLOAT)]), "x.a was whole number"),
+        (pa.list_(WHOLE), pa.list_(TEXT), r"x\[\] was whole number"),
+        (pa.map_(TEXT, WHOLE), pa.map_(TEXT, pa.bool_()), r"x\[\] was whole number, is now boolean"),
+        (TIME, pa.date32(), "x was time, is now date"),
+    ],
+)
+def test_a_column_of_another_type_is_told_before_anything_is_written(
+    tmp_path: Path, was: pa.DataType, now: pa.DataType, told: str
+) -> None:
+    """Else its first batch would fail, now and after each restart."""
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.schema([("id", TEXT), ("x", was)]).empty_table())
+    with pytest.raises(ColumnChanged, match=rf"{told}.*another table"):
+        _add_columns(DeltaTable(path), pa.schema([("id", TEXT), ("x", now), ("y", TEXT)]))
+    assert DeltaTable(path).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "value"),
+    [(FLOAT, WHOLE, 2), (pa.int32(), WHOLE, 7), (pa.float32(), FLOAT, 1.5), (TIME, TIME, None)],
+)
+def test_values_of_one_kind_go_into_a_column_that_is_there(
+    tmp_path: Path, was: pa.DataType, now: pa.DataType, value: object
+) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.schema([("x", was)]).empty_table())
+    _add_columns(DeltaTable(str(tmp_path / "t")), pa.schema([("x", now)]))
+    table = AppendedTable("t", str(tmp_path / "t"), lambda: DeltaTable(str(tmp_path / "t")), "a", keeps=False)
+    table.add(pa.table({"x": pa.array([value], now)}), 0)
+    assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["x"].to_pylist() == [value]

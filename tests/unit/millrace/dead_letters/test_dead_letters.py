@@ -301,3 +301,34 @@ def test_a_letter_that_its_topic_would_not_take_leaves_its_bytes_in_the_table(
     assert {"dlq.reason", "dlq.stage", "dlq.app", "event_id"} <= named.keys()
     size = len(sent_key) + len(sent or b"") + sum(len(n) + len(v or b"") for n, v in sent_headers)
     assert size < 1_000_000
+
+
+class Tells(KeyedProcess[Payment, str]):
+    """Puts every payment aside, in ways that its context does not want."""
+
+    order = arrival(commutes=True)
+    seen = value_state(int, default=0)
+
+    def process(self, event: Payment, ctx: Context) -> None:
+        self.seen.value += 1
+        given: Any = {
+            1: ("fraudulent", "no such reason"),
+            2: ("conflict", None),
+            3: (["conflict"], "a list"),
+            4: ("conflict", "ä" * 2_000_000),
+        }[event.cents]
+        ctx.dead_letter(*given)
+
+
+@pytest.mark.parametrize("cents", [1, 2, 3, 4])
+def test_whatever_a_process_puts_aside_can_be_read_and_sent(cents: int) -> None:
+    """Else the batch could not be written, now and after each restart."""
+    host = MemoryHost(Tells())
+    (made,) = host.run_batch([("a", START, Payment("p1", "a", cents, START))])
+    assert made.output == "dead_letters"
+    (found,) = TypedColumns(DeadLetter).records([made.payload])
+    assert found.reason == ("conflict" if cents == 4 else "process_error")
+    _, value, headers = dead_letter_record(found, "a", "x", {})
+    assert value is not None
+    assert sum(len(text) for _, text in headers if isinstance(text, bytes)) < 3_000
+    assert bool(host.store.cells) is (cents == 4), "what the others left is taken back"

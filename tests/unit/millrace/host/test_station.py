@@ -28,7 +28,6 @@ from millrace.host.key_times import KeyFields
 from millrace.host.memory_chain import MemoryChain
 from millrace.host.packing import Packer
 from millrace.host.rows import Emission
-from millrace.host.spark import outputs_of_links
 from millrace.host.station import (
     BROADCAST,
     HEADER,
@@ -39,6 +38,7 @@ from millrace.host.station import (
     LocalityError,
     Station,
     StationLink,
+    outputs_of_links,
     place_of,
     read_head,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -10,17 +11,21 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from millrace.errors import UserError
 from millrace.kafka import detached
+from millrace.kafka import launch as launching
 from millrace.kafka.broker import EmbeddedBroker
 from millrace.kafka.detached import DetachedBroker
 from millrace.kafka.formatting import Formatted
-from millrace.kafka.launch import free_port
+from millrace.kafka.launch import BrokerStartFailed, free_port, launch
 from millrace.kafka.server import Server, new_id
 from millrace.local.class_archive import archive_flags, keep_archive
 from millrace.local.home import home
@@ -165,6 +170,41 @@ class TestFormatted:
             file.chmod(0o666)
         assert formatted.copy_to(self.new(tmp_path / "b")) is None
 
+    def test_several_at_once_leave_whole_files(self, formatted: Formatted, tmp_path: Path) -> None:
+        servers = [self.new(tmp_path / f"s{n}") for n in range(8)]
+        for server in servers:
+            self.by_tool(server)
+            (server.data / "bootstrap.checkpoint").write_bytes(b"features" * 50_000)
+        done = threading.Event()
+        torn: list[int] = []
+
+        def look() -> None:
+            while not done.is_set():
+                with contextlib.suppress(FileNotFoundError):
+                    if (size := (formatted._folder / "bootstrap.checkpoint").stat().st_size) != 400_000:
+                        torn.append(size)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(20):
+                list(pool.map(formatted.keep, servers))
+        done.set()
+        looking.join()
+        assert not torn
+        kept = [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+        assert sorted(kept) == ["bootstrap.checkpoint", "meta.properties"]
+
+    def test_a_cache_that_cannot_be_written_is_no_reason_not_to_start(
+        self, formatted: Formatted, tmp_path: Path
+    ) -> None:
+        (tmp_path / "cache").write_bytes(b"no folder")
+        first = self.new(tmp_path / "a")
+        self.by_tool(first)
+        formatted.keep(first)
+        assert formatted.copy_to(self.new(tmp_path / "b")) is None
+        formatted.forget()
+
     def test_it_is_forgotten_when_a_broker_does_not_start(self, formatted: Formatted, tmp_path: Path) -> None:
         first = self.new(tmp_path / "a")
         self.by_tool(first)
@@ -172,6 +212,65 @@ class TestFormatted:
         formatted.forget()
         assert formatted.copy_to(self.new(tmp_path / "b")) is None
         formatted.forget()
+
+
+class TestDamagedCopy:
+    """A broker that ends at its start: what it began with may be damaged."""
+
+    @pytest.fixture
+    def began_with(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Have a broker start if its directory is as the tool leaves it; returns how each one's was."""
+        monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
+        jar = tmp_path / "a.jar"
+        jar.write_bytes(b"1")
+        began_with: list[str] = []
+
+        def by_tool(server: Server, *_: Any) -> str:
+            (server.data / "bootstrap.checkpoint").write_bytes(b"whole")
+            (server.data / "meta.properties").write_text("directory.id=d0\ncluster.id=c0\n")
+            return "c0"
+
+        def await_ready(server: Server, *_: Any) -> None:
+            began_with.append((server.data / "bootstrap.checkpoint").read_text())
+            if began_with[-1] != "whole":
+                raise BrokerStartFailed("the broker ended while starting")
+
+        monkeypatch.setattr(launching, "check_java", lambda _: JAVA)
+        monkeypatch.setattr(launching, "ensure_jars", lambda _: {"broker": [jar]})
+        monkeypatch.setattr(launching, "archive_flags", lambda *_, **__: [])
+        monkeypatch.setattr(launching, "_format", by_tool)
+        monkeypatch.setattr(launching, "_await_ready", await_ready)
+        return began_with
+
+    def start(self, root: Path) -> None:
+        class Ended:
+            def is_alive(self) -> bool:
+                return False
+
+            def stop(self) -> None:
+                """It has ended."""
+
+        launch(lambda _: Ended(), root=root, log_file=root / "log", temporary=True)
+
+    def test_the_tool_formats_it_anew(self, began_with: list[str], tmp_path: Path) -> None:
+        self.start(tmp_path / "a")
+        (kept,) = (tmp_path / "cache").rglob("bootstrap.checkpoint")
+        kept.write_text("half")
+        self.start(tmp_path / "b")
+        self.start(tmp_path / "c")
+        assert began_with == ["whole", "half", "whole", "whole"]
+
+    def test_what_the_tool_has_formatted_is_not_tried_again(
+        self, began_with: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: Any) -> None:
+            began_with.append("tried")
+            raise BrokerStartFailed("no room")
+
+        monkeypatch.setattr(launching, "_await_ready", fails)
+        with pytest.raises(BrokerStartFailed, match="no room"):
+            self.start(tmp_path / "a")
+        assert began_with == ["tried"]
 
 
 class TestClassArchive:

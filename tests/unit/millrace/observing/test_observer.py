@@ -32,7 +32,7 @@ def observed(root: Path, monitor: QueryMonitor | None = None) -> Observer:
 def test_figures_follow_from_batches_progress_and_clock(tmp_path: Path) -> None:
     monitor = QueryMonitor(lambda: NOW - 5)
     seen = observed(tmp_path, monitor)
-    seen.say(phase="running", plan="chain")
+    seen.update(phase="running", plan="chain")
     monitor.started("fraud", RUN)
     for batch, rows in ((0, 100), (1, 50)):
         source = kafka_source({"0": 100 * (batch + 1), "1": 7}, {"0": 250, "1": 7})
@@ -127,7 +127,7 @@ def test_a_look_at_state_that_fails_does_not_end_the_observer(
     monkeypatch.setattr(module, "sampled_state", broken)
     seen = observed(tmp_path)
     seen._monitor.progressed(progress(0))
-    seen._look()
+    seen._sample()
     kept = read_figures(tmp_path)
     assert kept is not None
     assert (kept.batch, kept.state) == (0, {})

@@ -12,8 +12,8 @@ import pytest
 
 from millrace.cli.jobs_shown import Places
 from millrace.console.jobs_view import jobs_table
-from millrace.demo import demo_path
 from millrace.errors import UserError
+from millrace.local.home import demo_path
 from millrace.observing.figures import ModelFigures, write_figures
 from millrace.observing.jobs import record_path, write_atomically
 from millrace.observing.reading import Jobs, JobStatus, chosen

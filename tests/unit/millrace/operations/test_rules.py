@@ -325,7 +325,7 @@ def test_without_a_broker_the_rules_of_the_file_are_listed_all_the_same(
     monkeypatch: pytest.MonkeyPatch, alarms: str
 ) -> None:
     monkeypatch.setattr(detached, "find", lambda: None)
-    command = ["rules", "iot", "list", "--set", f"monitor.fleet={alarms}"]
+    command = ["rules", "iot", "list", "--set", f"monitor.fleet_file={alarms}"]
     done = CliRunner().invoke(build(), command)
     assert done.exit_code == 0, done.output
     assert "published rules are not shown: no broker is named" in done.output
@@ -341,7 +341,7 @@ def test_without_a_broker_the_rules_of_the_file_are_listed_all_the_same(
 def test_a_rule_of_the_file_is_replaced_by_a_published_one_that_has_been_active(
     broker: MockBroker, tmp_path: Path, alarms: str
 ) -> None:
-    desk = Desk(broker, tmp_path / "plant", "iot", f"monitor.fleet={alarms}")
+    desk = Desk(broker, tmp_path / "plant", "iot", f"monitor.fleet_file={alarms}")
     desk("publish", alarms, "--state", "shadow")
     assert "hot                      file active " in desk("list")
     desk("set", "hot", "active")

@@ -14,6 +14,7 @@ from millrace import demo
 from millrace.dashboard.data import find_root
 from millrace.dashboard.serve import open_page
 from millrace.errors import MillraceError
+from millrace.local.home import demo_path
 from millrace.runtime.demo_settings import ANNOUNCED_FILE, publish_settings, published_settings
 from millrace.runtime.settings import AppSettings, StorageSettings
 from tests.unit.millrace.dashboard.cases import Clock, shop
@@ -69,7 +70,7 @@ def test_a_demo_tells_its_broker_and_its_topics_and_takes_it_back(
     assert seen == [
         ("kafka.bootstrap=127.0.0.1:9", "stream.out_of_orderness=1s")
     ]  # and no secret of the user
-    assert published_settings(demo.demo_path("shop")) == ()
+    assert published_settings(demo_path("shop")) == ()
 
 
 @pytest.fixture

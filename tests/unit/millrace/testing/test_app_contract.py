@@ -123,7 +123,7 @@ def test_an_app_that_says_nothing_fails() -> None:
 
 
 def test_dead_letters_that_go_nowhere_fail() -> None:
-    with pytest.raises(AssertionError, match="dead_letters go nowhere"):
+    with pytest.raises(AssertionError, match="its `dead_letters` are written to no table"):
         world(app_of(Taps(), main="said")).test_topology_and_topics_agree()
 
 

@@ -1,4 +1,4 @@
-"""Python's collector, put off while a batch is at work."""
+"""Python's garbage collector, put off while a batch is at work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The desk: how requests and commitments change, and who is told; every change goes through here."""
+"""A region of dispatch at one moment: every change of its requests, offers and drivers goes through it."""
 
 from __future__ import annotations
 
@@ -56,15 +56,18 @@ class Sink(Protocol):
         """Emit one record."""
 
 
-class Desk:
-    """Carries out changes in the book of one region at one moment.
+class DispatchRegion:
+    """One region at one moment: it alone changes the book, and says what has changed.
+
+    It is the aggregate root of what the book holds: a ride, an offer or a driver is changed by a method of
+    it, which keeps the others in step, sets what is due and tells driver, rider and journal.
 
     Args:
-        book: The book.
+        book: What is kept of the region.
         config: The rules.
-        region: Its name.
+        name: Its name.
         now: The moment, ms.
-        say: Where records go.
+        emit: Where records go.
         arrivals: What ways take; ``None``: that is not learned.
         pairs: Riders and drivers who are something to each other.
         acceptance: What drivers are likely to take; ``None``: that is not learned.
@@ -73,16 +76,16 @@ class Desk:
     """
 
     __slots__ = (
-        "acceptance", "arrivals", "book", "config", "income", "now", "pairs", "region", "say", "venues",
+        "acceptance", "arrivals", "book", "config", "emit", "income", "name", "now", "pairs", "venues",
     )  # fmt: skip
 
     def __init__(
         self,
         book: Book,
         config: DispatchConfig,
-        region: str,
+        name: str,
         now: int,
-        say: Sink,
+        emit: Sink,
         arrivals: Arrivals | None = None,
         pairs: PairsByRider | None = None,
         acceptance: Acceptance | None = None,
@@ -96,9 +99,9 @@ class Desk:
         self.venues = _NO_VENUES if venues is None else venues
         self.book = book
         self.config = config
-        self.region = region
+        self.name = name
         self.now = now
-        self.say = say
+        self.emit = emit
 
     def named(self, rider_id: str) -> Named:
         """Return the drivers who are something to a rider now."""
@@ -189,13 +192,13 @@ class Desk:
         self.book.mark_rider(ride, before, is_over=state in TERMINAL)
         if self.config.asks_everywhere and (state in TERMINAL or before == "booked"):
             self._tell_riders(ride, is_over=state in TERMINAL)
-        self.say(
+        self.emit(
             "trips",
             Trip(
                 request_id=ride.request_id,
                 revision=ride.revision,
                 rider_id=ride.rider_id,
-                region=self.region,
+                region=self.name,
                 zone=ride.zone,
                 vehicle_class=ride.vehicle_class,
                 before=before,
@@ -219,13 +222,13 @@ class Desk:
 
     def _tell_riders(self, ride: Ride, *, is_over: bool) -> None:
         """Say what has become of a request, for what its rider asks for in other regions."""
-        self.say(
+        self.emit(
             "handovers",
             Handover(
-                event_id=f"{self.region}-{ride.request_id}-{ride.revision}",
+                event_id=f"{self.name}-{ride.request_id}-{ride.revision}",
                 driver_id="",
-                from_region=self.region,
-                region=self.region,
+                from_region=self.name,
+                region=self.name,
                 vehicle_class=ride.vehicle_class,  # type: ignore[arg-type]  # as it came
                 lat=ride.lat,
                 lon=ride.lon,
@@ -307,7 +310,7 @@ class Desk:
         if self.arrivals is not None:
             expected = self.arrivals.expect(ride, driver_id, self.book.cars[driver_id], self.now)
             times = expected.seconds, expected.low_s, expected.high_s
-        self.say(
+        self.emit(
             "offers",
             Offer(
                 offer_id=f"{ride.request_id}-o{ride.attempt}",
@@ -316,7 +319,7 @@ class Desk:
                 attempt=ride.attempt,
                 expires_ms=ride.expires_ms,
                 event_time_ms=self.now,
-                region=self.region,
+                region=self.name,
                 pickup_lat=ride.lat,
                 pickup_lon=ride.lon,
                 distance_m=round(metres, 1),
@@ -346,8 +349,8 @@ class Desk:
         if self.acceptance is None:
             return
         expected = self.acceptance.hear(ride.driver_id, ride.distance_m, yes=answer == "accept")
-        about = (ride.request_id, ride.driver_id, ride.attempt, self.region, round(ride.distance_m, 1))
-        self.say("chances", Chance(*about, round(expected, 4), answer, self.now))
+        about = (ride.request_id, ride.driver_id, ride.attempt, self.name, round(ride.distance_m, 1))
+        self.emit("chances", Chance(*about, round(expected, 4), answer, self.now))
 
     def _accepted(self, ride: Ride, cause: str) -> None:
         car = self.book.cars[ride.driver_id]
@@ -366,7 +369,7 @@ class Desk:
         self.book.remind(self.now + self.config.approach_ms, Due.APPROACH, ride.request_id, ride.revision)
         self._attempt(ride, "accepted", 0)
         eta_ms = max(self.now + takes, ride.pickup_at_ms)
-        self.say("assignments", Assignment(ride.request_id, ride.driver_id, ride.attempt, self.now, eta_ms))
+        self.emit("assignments", Assignment(ride.request_id, ride.driver_id, ride.attempt, self.now, eta_ms))
 
     def _commit(
         self, ride: Ride, driver_id: str, metres: float, policy: str, score: Score | None = None
@@ -410,20 +413,20 @@ class Desk:
             return
         self.book.tickets[driver_id] = ticket
         self.book.remind(ticket.until_ms + 1, Due.FORGET, f"t:{driver_id}", ticket.until_ms)
-        about = (driver_id, ticket.venue, self.region, ride.request_id)
-        self.say("tickets", Ticket(*about, ticket.until_ms, self.now))
+        about = (driver_id, ticket.venue, self.name, ride.request_id)
+        self.emit("tickets", Ticket(*about, ticket.until_ms, self.now))
 
     def _attempt(self, ride: Ride, state: AttemptState, closed_ms: int) -> None:
         ride.attempt_revision += 1
         car = self.book.cars.get(ride.driver_id)
-        self.say(
+        self.emit(
             "attempts",
             Attempt(
                 request_id=ride.request_id,
                 attempt=ride.attempt,
                 revision=ride.attempt_revision,
                 driver_id=ride.driver_id,
-                region=self.region,
+                region=self.name,
                 state=state,
                 policy=ride.policy,
                 offered_ms=ride.offered_ms,
@@ -455,7 +458,7 @@ class Desk:
 
     def change(self, driver_id: str, change: Any, idle_ms: int = 0) -> None:
         """Say what has become of a driver."""
-        self.say("drivers", DriverChange(driver_id, self.region, change, self.now, idle_ms))
+        self.emit("drivers", DriverChange(driver_id, self.name, change, self.now, idle_ms))
 
     def check_approach(self, ride: Ride) -> None:
         """Look whether the driver comes nearer; replace one who does not."""
@@ -479,18 +482,18 @@ class Desk:
 
     def release(self, request_id: str, driver_id: str, reason: ReleaseReason) -> None:
         """Tell a driver that they are free, or a rider that the search is over."""
-        self.say("releases", Release(request_id, driver_id, reason, self.now))
+        self.emit("releases", Release(request_id, driver_id, reason, self.now))
 
     def ignore(
         self, stream: str, event_id: str, request_id: str, driver_id: str, why: str, *, told: bool = False
     ) -> None:
         """Say that an event changed nothing."""
-        self.say("ignored", Ignored(stream, event_id, request_id, driver_id, why, told, self.now))
+        self.emit("ignored", Ignored(stream, event_id, request_id, driver_id, why, told, self.now))
 
     def _note(
         self, subject: str, step: str, ride: Ride, *, state: str = "", before: str = "", **of_offer: Any
     ) -> None:
-        self.say(
+        self.emit(
             "main",
             Journal(
                 subject=subject,
@@ -499,7 +502,7 @@ class Desk:
                 request_id=ride.request_id,
                 driver_id=ride.driver_id,
                 attempt=ride.attempt,
-                region=self.region,
+                region=self.name,
                 state=state,
                 before=before,
                 at_ms=self.now,
