@@ -115,6 +115,12 @@ class DispatchSettings(Section):
         description="so much longer a drive may be to a driver who has been idle twice as long as others; "
         "0: nobody's turn counts",
     )
+    fairness_of_wait: float = Field(
+        default=IncomeConfig(worth_ms=0).of_wait,
+        ge=0,
+        le=100,
+        description="that counts no more than so many times what riders wait of late; 0: whatever that is",
+    )
     region_resolution: int = Field(
         default=-1, ge=-1, le=7, description="H3 cells of this resolution are the regions; -1: one region"
     )
@@ -427,7 +433,7 @@ class RidesharingSettings(AppSettings):
             standing_ms=min(max(ms(self.hints.every), 10_000), 900_000) if self.hints.on else 0,
             arrivals=self.arrival_config(),
             acceptance=self.acceptance_config(),
-            income=IncomeConfig(worth_ms=ms(d.fairness)) if d.fairness else None,
+            income=IncomeConfig(worth_ms=ms(d.fairness), of_wait=d.fairness_of_wait) if d.fairness else None,
             switchback=self.experiment.plan(),
         )
 

@@ -14,6 +14,30 @@ _AUDIT: Final = (f"{_TESTS}/test_topic_audit.py::test_every_reason_is_found_wher
 
 MUTANTS: Final = (
     Mutant(
+        "ridesharing fairness: turns count whatever riders wait",
+        "apps/ridesharing/processes/income.py",
+        "share = min(1.0, config.of_wait * wait_ms / max(1, config.worth_ms))",
+        "share = 1.0",
+        "turns count by what riders wait of late",
+        ("tests/unit/apps/ridesharing/test_acceptance.py",),
+    ),
+    Mutant(
+        "ridesharing fairness: only the last rider's wait counts",
+        "apps/ridesharing/processes/income.py",
+        "wait_ms + round((wait - wait_ms) / _RIDERS) if wait_ms else wait",
+        "wait",
+        "turns count by what riders wait of late",
+        ("tests/unit/apps/ridesharing/test_acceptance.py",),
+    ),
+    Mutant(
+        "ridesharing fairness: the dispatcher forgets what riders wait",
+        "apps/ridesharing/processes/window.py",
+        "region.income.bear(given, turns, waited, head.wait_ms)",
+        "region.income.bear(given, turns, waited, 0)",
+        "the quick loop serves as the app does",
+        ("tests/unit/apps/ridesharing/test_hours.py",),
+    ),
+    Mutant(
         "ridesharing matching: an attempt has the score of the one before it",
         f"{_APP}/processes/dispatch_region.py",
         "        ride.policy, ride.score = policy, score\n",

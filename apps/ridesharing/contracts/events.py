@@ -346,6 +346,20 @@ def key_of(event: Event | QuoteRequest) -> str:
     return event.quote_id if isinstance(event, QuoteRequest) else event.request_id
 
 
+def has_other_key(event: Event | QuoteRequest, key: str) -> bool:
+    """Return whether an event whose key says what is known of it has come under another one.
+
+    What a driver's phone says, and which requests and quotes have come before, is known by key. Of answers
+    and steps of a trip nothing is.
+
+    >>> has_other_key(DriverStatus(event_time_ms=0, event_id="e", driver_id="d1", vehicle_class="standard",
+    ...                            status="offline"), "d2")
+    True
+    """
+    known = isinstance(event, Position | DriverStatus | RideRequest | QuoteRequest)
+    return known and key_of(event) != key
+
+
 def identity_of(event: Event | QuoteRequest) -> str:
     """Return the identity of an event among those of its stream.
 

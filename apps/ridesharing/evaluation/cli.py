@@ -76,6 +76,9 @@ def replay(
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; and figures without.")
     ] = "0s",
+    fairness_of_wait: Annotated[
+        float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
+    ] = 0.0,
     hints: Annotated[
         bool,
         typer.Option("--hints", help="Free cars are told where they would be wanted; and waits without."),
@@ -126,6 +129,7 @@ def replay(
         acceptance=acceptance,
         miss_ms=to_ms(miss),
         fairness_ms=to_ms(fairness),
+        fairness_of_wait=fairness_of_wait,
         hints=hints,
         follow=follow,
         switchback=_turns(switchback, block, guard),
@@ -140,6 +144,80 @@ def replay(
     write(out, report)
     if not quiet:
         show(report, f"{len(requests):,} requests, {fleet} cars, {policy.value}")
+
+
+@app.command(
+    epilog="Example: millrace evaluate ridesharing hours --trips trips.parquet --from 2008-05-23T00:00Z "
+    "--to 2008-05-25T00:00Z --fleet 400 --fleet 450 --out hours.json"
+)
+def hours(
+    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-23T00:00Z.")
+    ],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    fleet: Annotated[list[int] | None, typer.Option(help="Number of cars; may be given again.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Where the cars start; may be given again.")] = None,
+    policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
+    beside: Annotated[PolicyName, typer.Option(help="What it is compared with.")] = PolicyName.fifo,
+    least: Annotated[int, typer.Option(min=1, help="Hours with fewer requests are not judged.")] = 200,
+    window: Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")] = "10s",
+    radius: Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")] = "3km",
+    fairness: Annotated[
+        str, typer.Option(help="So much longer a drive may be to who has been idle; not so beside.")
+    ] = "0s",
+    fairness_of_wait: Annotated[
+        float, typer.Option(min=0, max=100, help="That is so many times what riders wait at most; 0: any.")
+    ] = 0.0,
+    hints: Annotated[
+        bool, typer.Option("--hints", help="Free cars are told where they would be wanted, by both.")
+    ] = False,
+    follow: Annotated[float, typer.Option(min=0, max=1, help="Share of the drivers who go there.")] = 0.3,
+    car_value: Annotated[
+        str, typer.Option(help="What a car is worth where more riders come than there are cars.")
+    ] = "400s",
+    drop_value: Annotated[
+        str, typer.Option(help="What it costs that a ride ends where nobody asks.")
+    ] = "300s",
+    quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
+) -> None:
+    """Compare two policies hour by hour over days, fleets and seeds, by the matcher in a quick loop.
+
+    Each UTC day is a run by itself. An hour is read twice: `own`, each policy has had the day to itself, and
+    `same`, both go on from where the first one has left the cars at the hour's begin.
+    """
+    from millrace.time.durations import to_ms
+    from millrace_apps.ridesharing.evaluation.hours import READINGS, Hours, carry_out
+    from millrace_apps.ridesharing.evaluation.replay_report import Plan
+
+    start_ms, end_ms = to_time_ms(start), to_time_ms(end)
+    if end_ms <= start_ms:
+        raise UserError(f"--to {end} is not after --from {start}")
+    fleets, seeds = fleet or [400, 450], seed or [1, 2, 3]
+    if min(fleets) < 1:
+        raise UserError(f"--fleet is 1 or more, not {min(fleets)}")
+    plan = Plan(
+        start_ms=start_ms,
+        end_ms=end_ms,
+        fleet=fleets[0],
+        policy=policy.value,
+        window_ms=_window_ms(window),
+        radius_m=parse_radius(radius),
+        seed=seeds[0],
+        fairness_ms=to_ms(fairness),
+        fairness_of_wait=fairness_of_wait,
+        hints=hints,
+        car_value_ms=to_ms(car_value),
+        drop_value_ms=to_ms(drop_value),
+    )
+    other = dataclasses.replace(plan, policy=beside.value, fairness_ms=0)
+    asked = Hours(start_ms, end_ms, fleets, seeds, plan.config, other.config, least, follow)
+    report = carry_out(trips, asked, quiet=quiet)
+    write(out, report)
+    if not quiet:
+        for reading in READINGS:
+            show(report[reading], f"{policy.value} beside {beside.value}: {reading}")
 
 
 @app.command(epilog="Example: millrace evaluate ridesharing locations --gps gps.parquet --out report.json")

@@ -29,8 +29,9 @@ from millrace_apps.ridesharing.evaluation.willing import NO_AFTER_MS, Willing
 from millrace_apps.ridesharing.processes.geo import CIRCUITY, SPEED_M_PER_MS
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
 
-#: A driver sends a position so often, ms.
-HEARTBEAT_MS: Final = 100_000
+#: A driver sends a position so often, ms. The gate may keep one back that comes within `refresh_ms` (30 s) of
+#: the last, and nobody is to be silent for `ttl_ms` (120 s) by that.
+HEARTBEAT_MS: Final = 80_000
 _AT_PICK_UP: Final[tuple[Stage, ...]] = ("arrived", "started")
 
 

@@ -70,6 +70,7 @@ class Plan:
     acceptance: bool = False
     miss_ms: int = AcceptanceConfig().miss_ms
     fairness_ms: int = 0
+    fairness_of_wait: float = IncomeConfig(worth_ms=0).of_wait
     hints: bool = False
     follow: float = 0.3
     switchback: Switchback | None = None
@@ -93,7 +94,9 @@ class Plan:
             refresh_ms=30_000,
             arrivals=ArrivalConfig() if self.arrival_times else None,
             acceptance=AcceptanceConfig(miss_ms=self.miss_ms) if self.acceptance else None,
-            income=IncomeConfig(worth_ms=self.fairness_ms) if self.fairness_ms else None,
+            income=IncomeConfig(worth_ms=self.fairness_ms, of_wait=self.fairness_of_wait)
+            if self.fairness_ms
+            else None,
             switchback=self.switchback,
             standing_ms=60_000 if self.hints else 0,
         )

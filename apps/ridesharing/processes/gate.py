@@ -37,7 +37,9 @@ from millrace_apps.ridesharing.contracts.events import (
     QuoteRequest,
     RideRequest,
     SetVenue,
+    has_other_key,
     identity_of,
+    key_of,
     too_far_ahead,
 )
 from millrace_apps.ridesharing.contracts.records import Suspect, SuspectReason
@@ -133,6 +135,8 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
             self._position(event, ctx)
         elif len(ctx.key) > MAX_KEY:
             ctx.dead_letter("range", f"{ctx.input}: a key of {len(ctx.key):,} characters is nobody's")
+        elif has_other_key(event, ctx.key):
+            ctx.dead_letter("schema", f"{ctx.input}: an event about {key_of(event)} needs that as its key")
         elif ahead := too_far_ahead(event):
             ctx.dead_letter("range", f"{ctx.input}: {', '.join(ahead)} too long after the event")
         elif self._has_come(event, ctx):
@@ -176,7 +180,7 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         )
         track = kept.value
         if event.mock:
-            self._doubt(event, "mock", 0.0, 0, ctx)
+            self._doubt(event, (lat, lon), "mock", 0.0, 0, ctx)
             return
         if track is None:
             owner = self.config.regions.of_place(lat, lon)
@@ -216,13 +220,19 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
                 return False
         track.doubted = (lat, lon, at, since)
         metres = distance_m(*track.here, lat, lon)
-        self._doubt(event, "impossible_speed", metres, at - track.seen_ms, ctx)
+        self._doubt(event, (lat, lon), "impossible_speed", metres, at - track.seen_ms, ctx)
         return True
 
     def _doubt(
-        self, event: Position, reason: SuspectReason, metres: float, elapsed_ms: int, ctx: Context
+        self,
+        event: Position | DriverStatus,
+        place: tuple[float, float],
+        reason: SuspectReason,
+        metres: float,
+        elapsed_ms: int,
+        ctx: Context,
     ) -> None:
-        about = (event.driver_id, reason, event.lat, event.lon)
+        about = (event.driver_id, reason, *place)
         ctx.output(self.suspects, Suspect(*about, round(metres, 1), elapsed_ms, event.event_time_ms))
 
     def _has_come(self, event: Event | QuoteRequest, ctx: Context) -> bool:
@@ -267,21 +277,40 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
             track.said_ms = at
             self.track.value = track
             return  # newer positions say the same
-        lat = event.lat if event.lat is not None else track.lat if track else None
-        lon = event.lon if event.lon is not None else track.lon if track else None
+        lat, lon, is_there = self._place_of(event, track, ctx)
         if lat is None or lon is None:
             ctx.dead_letter("schema", "the first status of a driver needs lat and lon")
             return
         if track is None:
-            track = Track(self.config.regions.of_place(lat, lon), at, at, lat, lon, True)
-        else:
-            track.seen_ms = max(track.seen_ms, at)
+            track = Track(self.config.regions.of_place(lat, lon), at - 1, at, lat, lon, True, (lat, lon))
+        elif (
+            is_there and at > track.seen_ms
+        ):  # a position of the same millisecond says more, and still counts
+            track.seen_ms, track.here, track.doubted = at - 1, (lat, lon), None
         # What is late counts from now on, and keeps a driver off line from now on.
         track.said_ms = at
         track.off_line_ms = 0 if event.status == "online" else max(at, ctx.watermark)
         self.track.value = track
         event.lat, event.lon, event.region = lat, lon, track.owner
         ctx.output(self.status, event)
+
+    def _place_of(
+        self, event: DriverStatus, track: Track | None, ctx: Context
+    ) -> tuple[float | None, float | None, bool]:
+        """Return where a status comes from, degrees, and whether that is its own word.
+
+        Of a status that says no place, or one that no car gets to, it is where the driver was last.
+        """
+        lat, lon, at, most = event.lat, event.lon, event.event_time_ms, self.config.most_m_per_s
+        if lat is None or lon is None:
+            return (None, None, False) if track is None else (*(track.here or (track.lat, track.lon)), False)
+        if track is None or track.here is None or not most:
+            return lat, lon, True
+        if not _can_be(track.here, track.seen_ms, lat, lon, at, most):
+            metres = distance_m(*track.here, lat, lon)
+            self._doubt(event, (lat, lon), "impossible_speed", metres, at - track.seen_ms, ctx)
+            return *track.here, False
+        return lat, lon, True
 
     def _send(self, event: RideRequest | Answer | Cancellation | Progress | Command, ctx: Context) -> None:
         """Send what is about a request, or by an operator, to its region."""
@@ -347,7 +376,7 @@ def _can_be(
     place: tuple[float, float], then_ms: int, lat: float, lon: float, now_ms: int, most_m_per_s: float
 ) -> bool:
     """Return whether a car can be at a place when it was at another then."""
-    reach = _NOISE_M + most_m_per_s * (now_ms - then_ms) / 1_000
+    reach = _NOISE_M + most_m_per_s * abs(now_ms - then_ms) / 1_000
     # No way is longer than first along the meridian and then along the parallel.
     if (abs(lat - place[0]) + abs(lon - place[1])) * _MOST_M_PER_DEGREE <= reach:
         return True

@@ -9,7 +9,7 @@ grows with the wait (the age bonus), so that nobody far out starves. All are who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -171,6 +171,11 @@ class Problem:
         """Of each pair how far off the car seems to who goes by distance alone, metres."""
         return self.metres + self.extra * (SPEED_M_PER_MS / CIRCUITY)
 
+    def with_turns(self, turns: Ints) -> Problem:
+        """Return the same, with what each car costs more, or less, for whose turn it is, ms, (cars,)."""
+        cost = self.pairs.cost + turns[self.pairs.car]
+        return replace(self, pairs=replace(self.pairs, cost=cost), turns=turns)
+
     def score(self, pair: int) -> Score:
         """Return what a pair costs, and of what that is made."""
         rider, car = self.pairs.rider[pair], self.pairs.car[pair]
@@ -192,7 +197,6 @@ def problem(
     demand: Mapping[int, float],
     drives: Drives | None = None,
     doubts: Doubts | None = None,
-    turns: Ints | None = None,
 ) -> Problem:
     """Return the pairs within the radius and of a class that serves the rider, with their costs.
 
@@ -203,7 +207,6 @@ def problem(
         demand: Cell (resolution 8) → requests a minute of late.
         drives: Says what drives take; ``None``: the same speed everywhere.
         doubts: Says what it costs that a driver may not take the ride; ``None``: all do.
-        turns: Of each car what it costs more, or less, for whose turn it is, ms, shape (cars,).
     """
     penalty = np.array([rules.unmatched_ms + int(rules.age_weight * r.waiting_ms) for r in riders], np.int64)
     resolution = search_resolution(rules.radius_m)
@@ -250,10 +253,8 @@ def problem(
     doubted = None if doubts is None else doubts(car, metres)
     if doubted is not None:
         cost = cost + doubted
-    if turns is not None:
-        cost = cost + turns[car]
     pairs = Pairs(len(riders), size, rider, car, cost, penalty)
-    return Problem(pairs, metres, takes, extra, worth, drops, doubted, turns)
+    return Problem(pairs, metres, takes, extra, worth, drops, doubted)
 
 
 def reaches(riders: Sequence[Rider], rules: Rules, demand: Mapping[int, float]) -> npt.NDArray[np.float64]:

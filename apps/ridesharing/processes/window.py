@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from millrace_apps.ridesharing.processes.matching import SOLVERS, FreeCar, Polic
 from millrace_apps.ridesharing.processes.neighbours import ask_neighbours, grant_wishes
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION, zone_name
 from millrace_apps.ridesharing.processes.venues import not_in_line, serve_lines, tell_lines
-from millrace_apps.ridesharing.state.book import Book
+from millrace_apps.ridesharing.state.book import Book, per_minute
 from millrace_apps.ridesharing.state.entries import Car, Ride
 from millrace_apps.ridesharing.surge.records import FreeCars
 
@@ -46,14 +45,17 @@ def close_window(
         rides, free = serve_lines(region, rides, free_cars(book, now, config.ttl_ms))
     if rides:
         riders = [_rider(region, ride) for ride in rides]
-        demand = demand_per_minute(book, config.rules.half_life_ms)
+        demand = per_minute(book.demand, config.rules.half_life_ms)
         drives = None if region.arrivals is None else region.arrivals.drives(riders, free, now)
         doubts = (
             None if region.acceptance is None else region.acceptance.doubts([car.driver_id for car in free])
         )
-        turns = None if region.income is None else region.income.costs(free, book.cars)
-        given = problem(riders, free, config.rules, demand, drives, doubts, turns)
+        given = problem(riders, free, config.rules, demand, drives, doubts)
         policy = next((policy for start, policy in switches if start <= now), _usual(region))
+        if region.income is not None and policy == "optimal":
+            waited = np.array([rider.waiting_ms for rider in riders], np.int64)
+            turns, head = region.income.costs(free, book.cars), book.head
+            given, head.wait_ms = region.income.bear(given, turns, waited, head.wait_ms)
         match = decide(given, policy)
         region.emit("windows", _report(region, len(waiting), rides, free, given, policy, match, shadows))
         for number in np.flatnonzero(match >= 0).tolist():
@@ -93,12 +95,6 @@ def free_cars(book: Book, now: int, ttl_ms: int) -> list[FreeCar]:
         and now - car.seen_ms <= ttl_ms
         and book.blocked.get(driver_id, 0) <= now
     ]
-
-
-def demand_per_minute(book: Book, half_life_ms: int) -> dict[int, float]:
-    """Return the requests a minute by cell: a steady rate r has the weight r · half-life / ln 2."""
-    minutes = half_life_ms / 60_000 / math.log(2)
-    return {cell: weight / minutes for cell, weight in book.demand.items()}
 
 
 def supply_of_zones(region: DispatchRegion) -> None:

@@ -7,6 +7,7 @@ who is searched for) is the head, one small entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from heapq import heappush
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -42,6 +43,27 @@ _TOGETHER: Final = 32
 _PLACES: Final = 64
 #: As a plain number: compared with for every deadline.
 _STALE: Final = int(Due.STALE)
+
+
+def faded(demand: Mapping[int, float], passed_ms: int, half_life_ms: int) -> dict[int, float]:
+    """Return demand by cell after so long, ms; what is next to nothing is forgotten.
+
+    >>> faded({1: 4.0, 2: 0.03}, 600_000, 600_000)
+    {1: 2.0}
+    """
+    factor = 0.5 ** (passed_ms / half_life_ms)
+    return {cell: weight * factor for cell, weight in demand.items() if weight * factor >= _LEAST_DEMAND}
+
+
+def per_minute(demand: Mapping[int, float], half_life_ms: int) -> dict[int, float]:
+    """Return the requests a minute by cell: a steady rate r has the weight r · half-life / ln 2.
+
+    Args:
+        demand: Cell → weight, as it fades.
+        half_life_ms: Demand of so long ago counts half, ms.
+    """
+    minutes = half_life_ms / 60_000 / math.log(2)
+    return {cell: weight / minutes for cell, weight in demand.items()}
 
 
 class Kept(Protocol[T]):
@@ -366,8 +388,7 @@ class Book:
         passed = now_ms - head.demand_ms
         if passed <= 0:
             return
-        factor = 0.5 ** (passed / half_life_ms)
-        head.demand = {c: w * factor for c, w in head.demand.items() if w * factor >= _LEAST_DEMAND}
+        head.demand = faded(head.demand, passed, half_life_ms)
         head.demand_ms = now_ms
 
     def take_wishes(self) -> list[tuple[str, Wish]]:

@@ -280,6 +280,7 @@ class Head(msgspec.Struct, array_like=True):
         wishes: Request of a neighbour → what is wished.
         tickets: Driver → what a short trip has earned, wherever the car is.
         shown: Venue → digest of how it was told last.
+        wait_ms: How long riders wait of late, ms, where it counts whose turn it is; else 0.
     """
 
     near: list[Deadline] = []
@@ -299,6 +300,7 @@ class Head(msgspec.Struct, array_like=True):
     wishes: dict[str, Wish] = {}
     tickets: dict[str, ShortTripTicket] = {}
     shown: dict[str, int] = {}
+    wait_ms: int = 0
 
 
 def whole_second(at_ms: int) -> int:

@@ -38,6 +38,7 @@ from millrace_apps.ridesharing.contracts.events import (
     RideRequest,
     SetPair,
     SetVenue,
+    has_other_key,
     identity_of,
     key_of,
     too_far_ahead,
@@ -355,7 +356,7 @@ class Evidence:
         return self._fixes.get(driver_id)
 
     def _is_event(self, event: Event, arrival_ms: int, key: str | None) -> bool:
-        if key is not None and (not 0 < len(key) <= MAX_KEY or _other_key(event, key)):
+        if key is not None and (not 0 < len(key) <= MAX_KEY or has_other_key(event, key)):
             return False
         if self.future_ms is not None and event.event_time_ms > arrival_ms + self.future_ms:
             return False
@@ -427,10 +428,6 @@ class Evidence:
         place = np.searchsorted(arrivals, arrival + self.margin_ms, side="right") - 1
         found: npt.NDArray[np.bool_] = (place >= 0) & (newest[np.maximum(place, 0)] > at)
         return found
-
-
-def _other_key(event: Event, key: str) -> bool:
-    return isinstance(event, Position) and event.driver_id != key
 
 
 def _running_max(arrival: Ints, time: Ints) -> tuple[Ints, Ints]:

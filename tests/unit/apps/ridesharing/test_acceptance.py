@@ -241,13 +241,54 @@ def test_who_has_been_idle_for_long_gets_the_ride_within_what_it_is_worth() -> N
     cars = [FreeCar("d1", LAT, LON, "standard"), FreeCar("d2", LAT + 0.003, LON, "standard")]
     for worth, chosen in ((10_000, "d1"), (60_000, "d2")):
         turns = Income(Kept(Idle), IncomeConfig(worth_ms=worth), 0).costs_of([0.0, 3_600_000.0])
-        given = problem([rider], cars, Rules(car_value_ms=0), {}, turns=turns)
+        given = problem([rider], cars, Rules(car_value_ms=0), {}).with_turns(turns)
         assert cars[int(given.pairs.car[optimal(given)[0]])].driver_id == chosen
 
 
+@pytest.mark.parametrize("seed", range(case_count(6)))
+def test_turns_count_by_what_riders_wait_of_late(seed: int) -> None:
+    """Windows one after another: the mean of riders in a list, by who is served without turns."""
+    draws = random.Random(seed)
+    config = IncomeConfig(worth_ms=300_000, of_wait=draws.choice((0.3, 1.3, 4.0)))
+    income, kept, riders_waits, shares = Income(Kept(Idle), config, 0), 0, list[float](), set[float]()
+    for _ in range(60):
+        riders = [
+            Rider(f"r{n}", LAT + draws.uniform(-0.02, 0.02), LON, "standard", draws.randrange(200_000))
+            for n in range(draws.randrange(1, 6))
+        ]
+        cars = [
+            FreeCar(f"d{n}", LAT + draws.uniform(-0.02, 0.02), LON, "standard")
+            for n in range(draws.randrange(1, 12))
+        ]
+        turns = income.costs_of([draws.uniform(0, 4_000_000) for _ in cars])
+        given = problem(riders, cars, Rules(car_value_ms=0), {})
+        found, kept = income.bear(given, turns, np.array([r.waiting_ms for r in riders], np.int64), kept)
+        for rider, pair in enumerate(optimal(given).tolist()):
+            if pair >= 0:
+                riders_waits.append(riders[rider].waiting_ms + given.metres[pair] * 1.4 / 25 * 3_600)
+        mean = riders_waits[0] if riders_waits else 0.0
+        for wait in riders_waits[1:]:
+            mean = 0.98 * mean + 0.02 * wait
+        assert kept == pytest.approx(mean, abs=60)
+        share = min(1.0, config.of_wait * mean / 300_000)
+        assert found.turns is not None
+        assert np.abs(found.turns - turns * share).max() <= 300
+        assert (found.pairs.cost - given.pairs.cost == found.turns[given.pairs.car]).all()
+        shares.add(round(share, 2))
+    assert len(shares) > 1 or shares == {1.0}
+    whole, nothing = Income(Kept(Idle), IncomeConfig(worth_ms=300_000, of_wait=0.0), 0).bear(
+        given, turns, np.zeros(len(riders), np.int64), 7
+    )
+    assert whole.turns is turns
+    assert nothing == 0
+
+
 def test_in_the_dispatcher_the_driver_who_waits_longest_has_the_turn() -> None:
-    config = msgspec.structs.replace(CONFIG, income=IncomeConfig(worth_ms=120_000))
-    for told, chosen in ((CONFIG, "d2"), (config, "d1")):
+    config, little = (
+        msgspec.structs.replace(CONFIG, income=IncomeConfig(worth_ms=120_000, **more))
+        for more in ({}, {"of_wait": 0.05})
+    )
+    for told, chosen in ((CONFIG, "d2"), (config, "d1"), (little, "d2")):
         driver = dispatcher(told)
         early = [position("d1", s, 0.6) for s in range(0, 1_200, 60)]
         bring(driver, *early, position("d2", 1_195, 0.5), request("r1", 1_196), until=1_200)
