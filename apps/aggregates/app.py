@@ -55,8 +55,8 @@ app = App(
     topics=topics,
     masking=masking,
     contracts={
-        "control.v1": PublishAggregation | RemoveAggregation,
-        "result.v1": Result,
+        "control.v2": PublishAggregation | RemoveAggregation,
+        "result.v2": Result,
         "limit_reached.v1": LimitReached,
     },
 )
