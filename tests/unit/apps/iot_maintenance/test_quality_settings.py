@@ -162,7 +162,7 @@ def test_a_fleets_file_says_it_in_words_of_time(tmp_path: Path) -> None:
         "  oil: {unit: degC, resolution: 0.5, stuck_for: 10m, silent_after: 2h, window: 1h, values: 9}\n"
         "  'oil@gear': {by_exception: true, rest: 0.1, stuck: 20}\n"
     )
-    settings = IotSettings(monitor={"fleet": str(file)})  # type: ignore[arg-type]
+    settings = IotSettings(monitor={"fleet_file": str(file)})  # type: ignore[arg-type]
     made = monitoring(settings)
     assert made.limits["oil"] == Limits(
         "degC", resolution=0.5, stuck_ms=10 * MINUTE, silent_ms=2 * HOUR, window_ms=HOUR, values=9
