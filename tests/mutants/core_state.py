@@ -507,8 +507,8 @@ MUTANTS: Final = (
     Mutant(
         "change log: whoever reads a group does not look into it",
         "shared/millrace/checkpoints/groups.py",
-        "            if info.number in logged:\n",
-        "            if False:\n",
+        "        if info.number in logged:\n",
+        "        if False:\n",
         "state as data is that of the batch",
         (f"{_LOG}::test_a_group_with_a_log_keeps_what_a_dictionary_keeps",),
     ),

@@ -16,6 +16,7 @@ from millrace.checkpoints.lookup import ReadValues
 from millrace.host.station import HEADER
 from millrace.runtime.clock_files import read_status, shown_watermark
 from millrace.state.cells import INDEX, INDEX_PAGES, SCHEMA_PAGE, Cell, earliest
+from millrace.state.change_log import LOG_PAGES, MOST_SEGMENTS
 from millrace.state.layout import TimerRecord
 from millrace.state.page_index import listed_by
 from millrace.state.paged import owner_of
@@ -135,7 +136,9 @@ def sample_of_group(
     group = StoredGroup(stored)
     header = group.read_header
     indexes = [INDEX_PAGES | item.number for item in header.pages if item.schema == INDEX]
-    group.pages.update(values([SCHEMA_PAGE, *indexes]))
+    log = range(LOG_PAGES, LOG_PAGES + MOST_SEGMENTS) if header.logged else ()
+    group.pages.update(values([SCHEMA_PAGE, *indexes, *log]))
+    logged = group.logged(header)
     schemas = group.schemas()
     found.schemas = len(schemas)
     infos = header.pages if header.inline is not None else listed_by(header, group.bytes_of)
@@ -144,7 +147,7 @@ def sample_of_group(
             cells, size = header.inline, len(stored)
         else:
             group.pages.update(values([info.number]))
-            cells, size = group.page(info.number), len(group.pages[info.number])
+            cells, size = group.cells_of(info, logged), len(group.pages[info.number])
         _add_page(found, sizes, reader_of(schemas[info.schema]), cells)
         found.stored_bytes += size
         found.largest_pages.append((size, number, info.number, len(cells)))

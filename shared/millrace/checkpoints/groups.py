@@ -74,23 +74,32 @@ class StoredGroup:
         if header.inline is not None:
             yield header.pages[0], header.inline, len(self.header)
             return
-        logged: dict[int, tuple[PageInfo, list[Changes]]] = {}
-        if header.logged:
-            index = PageIndex(header, lambda _: [], CommitMetrics())
-            logged = by_page(self.changes(), index)
+        logged = self.logged(header)
         for info in listed_by(header, self.bytes_of):
-            cells = self.page(info.number)
-            if info.number in logged:
-                put_on(cells, logged[info.number][1], info)
-            yield info, cells, len(self.pages[info.number])
+            yield info, self.cells_of(info, logged), len(self.pages[info.number])
 
-    def changes(self) -> list[Changes]:
-        """Return what its log says, of a group that has one; see :func:`changes_of`.
+    def logged(self, header: Header) -> dict[int, tuple[PageInfo, list[Changes]]]:
+        """Return what its log says of each page, by the page's number; nothing where there is no log.
+
+        Args:
+            header: Its header, read.
 
         Raises:
-            StateCorrupted: It cannot be read.
+            StateCorrupted: The log cannot be read.
         """
-        return changes_of(segments_of(lambda numbers: [self.pages.get(number) for number in numbers]))
+        if not header.logged:
+            return {}
+        segments = segments_of(lambda numbers: [self.pages.get(number) for number in numbers])
+        return by_page(changes_of(segments), PageIndex(header, lambda _: [], CommitMetrics()))
+
+    def cells_of(
+        self, info: PageInfo, logged: Mapping[int, tuple[PageInfo, list[Changes]]]
+    ) -> dict[str, Cell]:
+        """Return the cells of a page that the header lists as of now, and bring its times up to date."""
+        cells = self.page(info.number)
+        if info.number in logged:
+            put_on(cells, logged[info.number][1], info)
+        return cells
 
 
 def packed_group(

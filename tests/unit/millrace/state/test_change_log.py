@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.checkpoints.figures import figures_of_group, sample_of_group
 from millrace.checkpoints.groups import StoredGroup
 from millrace.checkpoints.lookup import entry_in
+from millrace.host.groups import encode_key
 from millrace.host.station import HEADER
 from millrace.state import change_log, value_state
 from millrace.state.cells import SCHEMA_PAGE, Cell, StateCorrupted, encode, read_header
@@ -231,6 +234,27 @@ def logged() -> LoggedBackend:
 
 
 WANTED = {**ALL, **{f"1:{n}": "new" for n in range(10)}, **{f"1:{n}": "newer" for n in range(5)}}
+
+
+def test_a_sample_of_all_pages_says_what_the_whole_group_says() -> None:
+    backend = LoggedBackend()
+    keys = [encode_key((f"k{n}",)) for n in range(60)]
+    write(backend, dict.fromkeys(keys[:-1], "text"))
+    write(backend, {keys[0]: "", keys[1]: "much longer than it was", keys[-1]: "not on any page"})
+    assert backend.segments()
+    stored = backend.stored()
+    values = {HEADER: stored.header, **stored.pages}
+
+    def read(numbers: Sequence[int]) -> dict[int, bytes]:
+        return {n: values[n] for n in numbers if n in values}
+
+    sampled = sample_of_group(0, read, 5, random.Random(1), 1_000)
+    assert sampled is not None
+    found, pages = sampled
+    whole = figures_of_group(0, stored, 5)
+    assert pages == whole.pages
+    assert found.entries == whole.entries == len(keys) - 1
+    assert (found.entry_bytes, found.largest_keys) == (whole.entry_bytes, whole.largest_keys)
 
 
 def test_a_batch_writes_one_segment_and_no_page(logged: LoggedBackend) -> None:
