@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Replay recorded requests and positions.", no_args_is_help=True, add_completion=False)
 
+Trips = Annotated[Path, typer.Option(help="Parquet of recorded trips.")]
+End = Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")]
+Report = Annotated[Path, typer.Option(help="The report, as JSON.")]
+Window = Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")]
+Radius = Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")]
+
 
 class PolicyName(StrEnum):
     """How a window is decided."""
@@ -39,16 +45,16 @@ class Host(StrEnum):
     "2008-05-18T02:00Z --to 2008-05-18T08:00Z --fleet 450 --out report.json"
 )
 def replay(
-    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    trips: Trips,
     start: Annotated[
         str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-18T02:00Z.")
     ],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    end: End,
+    out: Report,
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
-    window: Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")] = "10s",
-    radius: Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")] = "3km",
+    window: Window = "10s",
+    radius: Radius = "3km",
     seed: Annotated[int, typer.Option(help="Where the cars start.")] = 1,
     host: Annotated[Host, typer.Option("--engine", help="Where the processes run.")] = Host.memory,
     regions: Annotated[int, typer.Option(help="Number of regions, each with a matcher of its own.")] = 1,
@@ -151,19 +157,19 @@ def replay(
     "--to 2008-05-25T00:00Z --fleet 400 --fleet 450 --out hours.json"
 )
 def hours(
-    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    trips: Trips,
     start: Annotated[
         str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-23T00:00Z.")
     ],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    end: End,
+    out: Report,
     fleet: Annotated[list[int] | None, typer.Option(help="Number of cars; may be given again.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Where the cars start; may be given again.")] = None,
     policy: Annotated[PolicyName, typer.Option(help="How windows are decided.")] = PolicyName.optimal,
     beside: Annotated[PolicyName, typer.Option(help="What it is compared with.")] = PolicyName.fifo,
     least: Annotated[int, typer.Option(min=1, help="Hours with fewer requests are not judged.")] = 200,
-    window: Annotated[str, typer.Option(help="Length of a window, 1 to 60 s.")] = "10s",
-    radius: Annotated[str, typer.Option(help="Largest straight line to a pick-up, e.g. 3km.")] = "3km",
+    window: Window = "10s",
+    radius: Radius = "3km",
     fairness: Annotated[
         str, typer.Option(help="So much longer a drive may be to who has been idle; not so beside.")
     ] = "0s",
@@ -223,7 +229,7 @@ def hours(
 @app.command(epilog="Example: millrace evaluate ridesharing locations --gps gps.parquet --out report.json")
 def locations(
     gps: Annotated[Path, typer.Option(help="CSV or Parquet of positions.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     ttl: Annotated[str, typer.Option(help="A car silent for longer is stale.")] = "120s",
     quiet: Annotated[bool, typer.Option(help="Show nothing but errors.")] = False,
 ) -> None:
@@ -241,7 +247,7 @@ def locations(
     epilog="Example: millrace evaluate ridesharing matcher --riders 300 --cars 1000 --out report.json"
 )
 def matcher(
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     riders: Annotated[int, typer.Option(min=1, max=5_000, help="Riders in a window.")] = 300,
     cars: Annotated[int, typer.Option(min=1, max=50_000, help="Free cars.")] = 1_000,
     windows: Annotated[int, typer.Option(min=1, max=10_000, help="Windows that are measured.")] = 100,
@@ -262,10 +268,10 @@ def matcher(
 
 @app.command()
 def eta(
-    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    trips: Trips,
     train_until: Annotated[str, typer.Option(help="Trips that ended by then are learned from.")],
     test_from: Annotated[str, typer.Option(help="Trips from then on are judged, e.g. 2008-05-23T00:00Z.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     test_until: Annotated[str | None, typer.Option(help="Trips before then; default: all.")] = None,
     zone: Annotated[str, typer.Option(help="Time zone of the city.")] = "America/Los_Angeles",
     scores: Annotated[Path | None, typer.Option(help="Parquet: a row per judged trip.")] = None,
@@ -294,12 +300,12 @@ def eta(
 
 @app.command()
 def demand(
-    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    trips: Trips,
     train_until: Annotated[
         str, typer.Option(help="Quarters of an hour that ended by then are learned from.")
     ],
     test_from: Annotated[str, typer.Option(help="Those from then on are judged, e.g. 2008-05-23T00:00Z.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     test_until: Annotated[str | None, typer.Option(help="Those before then; default: all.")] = None,
     zone: Annotated[str, typer.Option(help="Time zone of the city.")] = "America/Los_Angeles",
     resolution: Annotated[int, typer.Option(help="H3 resolution of the cells.")] = 8,
@@ -330,13 +336,13 @@ def demand(
 
 @app.command()
 def reposition(
-    trips: Annotated[Path, typer.Option(help="Parquet of recorded trips.")],
+    trips: Trips,
     train_until: Annotated[str, typer.Option(help="Demand until then is learned from.")],
     start: Annotated[
         str, typer.Option("--from", metavar="TIME", help="First request, e.g. 2008-05-24T02:00Z.")
     ],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the requests.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    end: End,
+    out: Report,
     fleet: Annotated[int, typer.Option(min=1, max=100_000, help="Number of cars.")] = 450,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="With the seeds from 1 to this.")] = 3,
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of the drivers who follow hints.")] = 0.3,
@@ -368,7 +374,7 @@ def reposition(
 
 @app.command()
 def surge(
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     seed: Annotated[int, typer.Option(min=0, help="Where everybody is, and what they do.")] = 1,
     cars: Annotated[int, typer.Option(min=1, max=10_000, help="Cars on line, as usual.")] = 340,
     per_hour: Annotated[int, typer.Option(min=1, max=100_000, help="Requests in an hour, as usual.")] = 1_500,
@@ -399,7 +405,7 @@ def surge(
 def debs(
     trips: Annotated[Path, typer.Option(help="Parquet or CSV of trips with the challenge's columns.")],
     query: Annotated[int, typer.Option(min=1, max=2, help="1: frequent routes, 2: profitable areas.")],
-    out: Annotated[Path, typer.Option(help="The report, as JSON.")],
+    out: Report,
     expected: Annotated[
         Path | None, typer.Option(help="Results to be held to, too, as the challenge writes them.")
     ] = None,
