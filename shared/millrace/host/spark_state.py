@@ -1,35 +1,44 @@
-"""Requests to Spark's state store, several on the way before the first answer is awaited.
+"""Requests to Spark's state store, sent without waiting for answers.
 
 Spark's client sends one request and waits for its answer: two switches between processes for each. The
-server handles the requests of a connection in order, so that they may as well follow each other. Requests of
-maps of bytes, of which a batch makes hundreds, are also put together here: Spark's client makes messages
-within messages and looks through every value for types of NumPy, which takes longer than the store does.
+server handles the requests of a connection in order, so that they may as well follow each other. Who writes
+goes on while the store is at work: what the connection does not take yet is kept here, and sent with what
+comes next. Requests of maps of bytes, of which a batch makes hundreds, are also put together here: Spark's
+client makes messages within messages and looks through every value for types of NumPy, which takes longer
+than the store does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import select
+import socket
 import struct
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NoReturn
 
 from pyspark.errors import PySparkRuntimeError
 
-#: So many requests are sent at once, and so many are on the way before answers are read: these, and the
-#: smallest requests, fit the socket's buffers, so that neither side ever waits for the other to read.
+#: So many requests are put together before any are sent.
 _AT_ONCE: Final = 32
-_ON_THE_WAY: Final = 64
-#: So many bytes are on the way before answers are read: they fit the socket's buffers, too, so that a store
-#: which reads no more, since it has refused something, can still be heard.
-_BYTES_ON_THE_WAY: Final = 64 << 10
+#: So many bytes may wait here for the store; who writes more waits for it.
+_MOST_UNSENT: Final = 8 << 20
+#: So many bytes the connection is asked to take before the store has read them; the system may give fewer.
+_SEND_BUFFER: Final = 1 << 20
+_READ_AT_ONCE: Final = 256 << 10
 #: What stands before a message: version of the protocol, length.
 _FRAME: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
 _PROTOCOL: Final = 0
 #: What is used of Spark's client, which is not public.
-_USED: Final = ("_send_proto_message", "_receive_proto_message", "_deserialize_from_bytes", "sockfile")
+_USED: Final = (
+    "_send_proto_message",
+    "_receive_proto_message",
+    "_deserialize_from_bytes",
+    "_client_socket",
+)
 #: Keys whose bytes are remembered.
 _REMEMBERED: Final = 100_000
 #: The key of a value in a map: integers.
@@ -53,13 +62,11 @@ class StateClient:
     def __init__(self, state: Any) -> None:
         self._state = state
         owner = getattr(state, "_mapStateClient", None)
-        self._client = getattr(owner, "_stateful_processor_api_client", None)
-        self.ahead = all(hasattr(self._client, name) for name in _USED)
-        self._messages = _messages_of(state, owner, self._client) if self.ahead else None
-        #: How many requests were sent together whose answers are not read yet, and their bytes, the
-        #: earliest first.
-        self._sent: deque[tuple[int, int]] = deque()
-        self._refused = ""
+        client: Any = getattr(owner, "_stateful_processor_api_client", None)
+        self._client = client
+        self.ahead = all(hasattr(client, name) for name in _USED)
+        self._messages = _messages_of(state, owner, client) if self.ahead else None
+        self._connection = _Connection(client._client_socket) if self.ahead else None  # noqa: SLF001
 
     def write(self, requests: Sequence[Callable[[], object]]) -> None:
         """Have requests done that only write, in order.
@@ -71,7 +78,7 @@ class StateClient:
             PySparkRuntimeError: The state store refuses one.
         """
         if self.ahead:
-            self._ask(requests)
+            self._asked(self._captured(requests))
         else:
             for request in requests:
                 request()
@@ -87,8 +94,8 @@ class StateClient:
         """
         if not self.ahead:
             return [request() for request in requests]
-        found = self._client._deserialize_from_bytes  # type: ignore[union-attr]
-        return [found(value) if value else None for value in self._ask(requests)]
+        found = self._client._deserialize_from_bytes
+        return [found(value) if value else None for value in self._asked(self._captured(requests))]
 
     def get(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the bytes that the map has under some keys, in order; ``None`` where it has none.
@@ -100,9 +107,8 @@ class StateClient:
         if messages is None:
             found = [self._state.getValue(key) for key in keys]
             return [None if row is None else bytes(row[0]) for row in found]
-        read = self._client._deserialize_from_bytes  # type: ignore[union-attr]
-        self._send(())
-        return [bytes(read(value)[0]) if value else None for value in self._send(map(messages.get, keys))]
+        read = self._client._deserialize_from_bytes
+        return [bytes(read(value)[0]) if value else None for value in self._asked(map(messages.get, keys))]
 
     def put(self, changes: Iterable[tuple[Key, bytes | None]], *, wait: bool = True) -> None:
         """Write bytes into the map, or remove them (``None``), in order.
@@ -115,12 +121,13 @@ class StateClient:
         Raises:
             PySparkRuntimeError: The state store refuses a request, be it of an earlier call.
         """
-        messages = self._messages
-        if messages is not None:
-            self._send(
-                (messages.remove(key) if data is None else messages.put(key, data) for key, data in changes),
-                wait=wait,
+        messages, connection = self._messages, self._connection
+        if messages is not None and connection is not None:
+            connection.send(
+                messages.remove(key) if data is None else messages.put(key, data) for key, data in changes
             )
+            if wait:
+                connection.wait()
             return
         for key, data in changes:
             if data is None:
@@ -128,40 +135,133 @@ class StateClient:
             else:
                 self._state.updateValue(key, (data,))
 
-    def _send(self, requests: Iterable[bytes], *, wait: bool = True) -> list[bytes]:
-        """Send messages; return the values of the answers that are read, of all where it is waited for."""
-        if self._refused:
-            raise PySparkRuntimeError(self._refused)
-        file = self._client.sockfile  # type: ignore[union-attr]
-        values: list[bytes] = []
-        left = iter(requests)
-        # The next ones are made and sent while the store is at work on those before.
+    def _asked(self, messages: Iterable[bytes]) -> list[bytes]:
+        """Send messages; return the values of their answers."""
+        connection = self._connection
+        assert connection is not None  # noqa: S101  (who comes here has one)
+        connection.wait()
+        connection.send(messages)
+        return connection.wait()
+
+    def _captured(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
+        """Return the messages of requests, which the states make as ever, without sending them."""
+        client: Any = self._client
+        messages: list[bytes] = []
+        client._send_proto_message, client._receive_proto_message = messages.append, _no_answer
+        try:
+            for request in requests:
+                request()
+        finally:
+            del client._send_proto_message, client._receive_proto_message
+        return messages
+
+
+class _Connection:
+    """A connection to the state store, which is written to and read from as far as that needs no waiting.
+
+    Neither side ever waits for the other to read: as long as there is something to send, answers are read,
+    so that a store which reads no more, since it has refused something, can still be heard.
+
+    Args:
+        of: The connection of Spark's client, which has nothing on the way.
+    """
+
+    def __init__(self, of: socket.socket) -> None:
+        self._socket = of
+        with contextlib.suppress(OSError):
+            of.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self._poll = select.poll()
+        self._poll.register(of)
+        self._unsent = bytearray()
+        self._read = bytearray()
+        #: How many answers are to come, and the values of those that have come since all had.
+        self._awaited = 0
+        self._values: list[bytes] = []
+        self._refused = ""
+
+    def send(self, messages: Iterable[bytes]) -> None:
+        """Send messages, or keep what the connection does not take yet.
+
+        Raises:
+            PySparkRuntimeError: The store refuses one, be it an earlier one.
+        """
+        self._fail_if_refused()
+        unsent = self._unsent
+        left = iter(messages)
+        # The next ones are made while the store is at work on those before.
         while part := list(islice(left, _AT_ONCE)):
-            for count, size in _parts(list(map(len, part))):
-                while self._sent and self._is_much(count, size):
-                    values += self._receive()
-                for message in part[:count]:
-                    file.write(_FRAME.pack(_PROTOCOL, len(message)))
-                    file.write(message)
-                file.flush()
-                del part[:count]
-                self._sent.append((count, size))
-        while wait and self._sent:
-            values += self._receive()
+            for message in part:
+                unsent += _FRAME.pack(_PROTOCOL, len(message))
+                unsent += message
+            self._awaited += len(part)
+            self._go_on(0)
+            while len(unsent) > _MOST_UNSENT:
+                self._go_on(self._patience_ms())
+
+    def wait(self) -> list[bytes]:
+        """Wait until all that was sent is answered; return the values of the answers that had not come.
+
+        Raises:
+            PySparkRuntimeError: The store refuses a message, or has ended the connection.
+        """
+        self._fail_if_refused()
+        while self._awaited:
+            self._go_on(self._patience_ms())
+        values, self._values = self._values, []
         return values
 
-    def _is_much(self, count: int, size: int) -> bool:
-        """Return whether with so many requests more, and their bytes, too many would be on the way."""
-        counts = sum(sent for sent, _ in self._sent)
-        sizes = sum(sent for _, sent in self._sent)
-        return counts + count > _ON_THE_WAY or sizes + size > _BYTES_ON_THE_WAY
+    def _fail_if_refused(self) -> None:
+        if self._refused:
+            raise PySparkRuntimeError(self._refused)
 
-    def _receive(self) -> list[bytes]:
-        """Return the values of the answers to the requests that were sent together before all others."""
-        file = self._client.sockfile  # type: ignore[union-attr]
-        count, _ = self._sent.popleft()
-        answers = _answers(file, count)
-        return [self._value(answer) if answer else b"" for answer in answers]
+    def _patience_ms(self) -> float | None:
+        """Return how long to wait for the store to do something; ``None``: as long as it takes."""
+        seconds = self._socket.gettimeout()
+        return None if seconds is None else seconds * 1_000
+
+    def _go_on(self, patience_ms: float | None) -> None:
+        """Read what has come and send what can be sent, once; wait so long for either.
+
+        Raises:
+            TimeoutError: Neither was possible, and it was waited for.
+        """
+        wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+        self._poll.modify(self._socket, wanted)
+        found = self._poll.poll(patience_ms)
+        if not found:
+            if patience_ms != 0:
+                raise TimeoutError("the state store does not answer")
+            return
+        ((_, can),) = found
+        if can & ~select.POLLOUT:
+            self._receive()
+        if can & select.POLLOUT:
+            sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT)
+            del self._unsent[:sent]
+
+    def _receive(self) -> None:
+        """Read what has come, and take the answers that are whole.
+
+        Raises:
+            PySparkRuntimeError: The store has ended the connection. It is no EOFError, which Spark takes here
+                and there for the end of what there is.
+        """
+        part = self._socket.recv(_READ_AT_ONCE, socket.MSG_DONTWAIT)
+        if not part:
+            self._refuse("the state store has ended the connection")
+        read = self._read
+        read += part
+        at, end, length = 0, len(read), _LENGTH.size
+        while end - at >= length:
+            (size,) = _LENGTH.unpack_from(read, at)
+            if end - at < length + size:
+                break
+            at += length
+            # An answer that only says that it is done has no bytes.
+            self._values.append(self._value(bytes(read[at : at + size])) if size else b"")
+            self._awaited -= 1
+            at += size
+        del read[:at]
 
     def _value(self, answer: bytes) -> bytes:
         from pyspark.sql.streaming.proto import StateMessage_pb2 as proto
@@ -169,88 +269,12 @@ class StateClient:
         message = proto.StateResponse()
         message.ParseFromString(answer)
         if message.statusCode != 0:
-            self._refuse(message.errorMessage)
+            self._refuse(f"the state store refuses a request: {message.errorMessage}")
         return message.value
 
     def _refuse(self, said: str) -> NoReturn:
-        self._refused = f"the state store refuses a request: {said}"
-        raise PySparkRuntimeError(self._refused)
-
-    def _ask(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
-        client: Any = self._client
-        values: list[bytes] = []
-        self._send(())
-        for low in range(0, len(requests), _AT_ONCE):
-            part = requests[low : low + _AT_ONCE]
-            # The states make their messages as ever; what they send is left in the buffer.
-            client._send_proto_message, client._receive_proto_message = self._keep, _no_answer
-            try:
-                for request in part:
-                    request()
-            finally:
-                del client._send_proto_message, client._receive_proto_message
-            client.sockfile.flush()
-            for _ in part:
-                status, said, value = client._receive_proto_message()
-                if status != 0:
-                    self._refuse(said)
-                values.append(value)
-        return values
-
-    def _keep(self, message: bytes) -> None:
-        """Write a message as Spark's client does, and do not send it yet."""
-        sockfile = self._client.sockfile  # type: ignore[union-attr]
-        sockfile.write(_FRAME.pack(_PROTOCOL, len(message)))
-        sockfile.write(message)
-
-
-def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield how many requests go together, and their bytes: no more than may be on the way, or one.
-
-    >>> list(_parts([30_000, 30_000, 30_000, 100_000, 1]))
-    [(2, 60000), (1, 30000), (1, 100000), (1, 1)]
-    """
-    count = whole = 0
-    for size in sizes:
-        if count and whole + size > _BYTES_ON_THE_WAY:
-            yield count, whole
-            count = whole = 0
-        count, whole = count + 1, whole + size
-    if count:
-        yield count, whole
-
-
-def _answers(file: Any, count: int) -> Iterator[bytes]:
-    """Yield answers as they come, no more of them read than there are; one that is only done has no bytes.
-
-    Raises:
-        PySparkRuntimeError: The store has ended the connection. It is no EOFError, which Spark takes here and
-            there for the end of what there is.
-    """
-    read = bytearray()
-
-    def come_to(size: int, more: int) -> None:
-        """Have so many bytes been read; behind these so many more are sure to come."""
-        while len(read) < size:
-            if not (part := file.read1(size + more - len(read))):
-                raise PySparkRuntimeError("the state store has ended the connection")
-            read.extend(part)
-
-    while count:
-        come_to(_LENGTH.size, _LENGTH.size * (count - 1))
-        if not any(read):
-            done = len(read) // _LENGTH.size
-            del read[: done * _LENGTH.size]
-            count -= done
-            yield from [b""] * done
-            continue
-        count -= 1
-        (size,) = _LENGTH.unpack_from(read)
-        end = _LENGTH.size + size
-        come_to(end, _LENGTH.size * count)
-        answer = bytes(read[_LENGTH.size : end])
-        del read[:end]
-        yield answer
+        self._refused = said
+        raise PySparkRuntimeError(said)
 
 
 def _no_answer() -> tuple[int, str, bytes]:
