@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Files smaller than this are made into larger ones, of about that size, bytes.
 TARGET_BYTES = 128 * 1024 * 1024
-#: A table that a job writes is made of fewer files where it has more than so many below one of these sizes, bytes.
+#: A table that a job writes is made of fewer files where it has so many below one of these sizes, bytes.
 LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
 MANY_FILES = 16
 #: How often something is tried that the job's merges get in the way of.
