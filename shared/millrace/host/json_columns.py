@@ -19,6 +19,10 @@ UNREAD: Final = "millrace.unread"
 _WHOLE: Final = b"millrace.columns"
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_BLOCK_BYTES: Final = 8 << 20
+#: Types of the values of maps that are read here.
+_PYTHON: Final[dict[pa.DataType, Any]] = {
+    pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool,
+}  # fmt: skip
 #: What reading records raises of which one has a value that its column cannot have.
 MISFIT: Final = (pa.ArrowException, msgspec.DecodeError, ValueError, TypeError, OverflowError)
 
@@ -54,6 +58,42 @@ def arrow_reads(kind: pa.DataType) -> bool:
         return arrow_reads(kind.value_type)
     return any(is_a(kind) for is_a in (pa.types.is_string, pa.types.is_int64, pa.types.is_float64,
                                        pa.types.is_boolean))  # fmt: skip
+
+
+def reads_map(kind: pa.DataType) -> bool:
+    """Return whether :func:`read_maps` gives a column as it was written: names with a number or text each."""
+    return (
+        pa.types.is_map(kind)
+        and pa.types.is_string(kind.key_type)
+        and any(kind.item_type.equals(known) for known in _PYTHON)
+    )
+
+
+def read_maps(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, Any]:
+    """Return columns of maps of one JSON object per payload; other members are left unread.
+
+    Args:
+        payloads: The objects.
+        schema: The columns, of types of which :func:`reads_map`.
+
+    Example:
+        >>> schema = pa.schema({"a": pa.map_(pa.string(), pa.int64())})
+        >>> read_maps([b'{"a":{"x":1},"b":2}', b'{}'], schema)["a"].to_pylist()
+        [[('x', 1)], None]
+    """
+    if not schema.names:
+        return {}
+    names = {f"map_{number}": name for number, name in enumerate(schema.names)}
+    fields: Any = [
+        (name, dict[str, _PYTHON[schema.field(column).type.item_type] | None] | None, None)  # type: ignore[misc]
+        for name, column in names.items()
+    ]
+    read_one = msgspec.json.Decoder(msgspec.defstruct("Maps", fields, rename=names)).decode
+    rows = list(map(read_one, payloads))
+    return {
+        column: pa.array([getattr(row, name) for row in rows], schema.field(column).type)
+        for name, column in names.items()
+    }
 
 
 def read_json(payloads: Sequence[bytes], schema: pa.Schema) -> dict[str, pa.ChunkedArray]:
@@ -115,7 +155,11 @@ def read(rows: pa.Table) -> pa.Table:
     if not rows.num_rows:
         return schema.empty_table()
     wanted = pa.schema([field for field in schema if field.name not in rows.column_names])
-    found = read_json(rows[UNREAD].to_pylist(), wanted)
+    payloads = rows[UNREAD].to_pylist()
+    maps = pa.schema([field for field in wanted if pa.types.is_map(field.type)])
+    found = read_maps(payloads, maps)
+    if others := [field for field in wanted if field.name not in found]:
+        found |= read_json(payloads, pa.schema(others))
     return pa.table([found[name] if name in found else rows[name] for name in schema.names], schema=schema)
 
 

@@ -23,6 +23,8 @@ from millrace.host.json_columns import (
     arrow_reads,
     in_halves,
     read_json,
+    read_maps,
+    reads_map,
     unread,
 )
 from millrace.host.spark_types import META_FIELDS, is_record, struct_type, structs_in
@@ -59,6 +61,10 @@ class TypedColumns:
         self._plain = _whole if _leaves_out(tp) else _plain
         self._by_arrow = pa.schema([field for field in own if whole and arrow_reads(field.type)])
         self._others = [field for field in own if field.name not in self._by_arrow.names]
+        #: The other columns, where they are all maps that are read from JSON as the rest is.
+        self._maps: pa.Schema | None = None
+        if self._by_arrow.names and all(reads_map(field.type) for field in self._others):
+            self._maps = pa.schema(self._others)
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[tp])
         self._read_others = self._decoder.decode
         self._fields: dict[str, Callable[[Any], Any]] | None = None
@@ -93,8 +99,8 @@ class TypedColumns:
         """
         if not self._by_arrow.names or len(chunk.payloads) > _AT_ONCE:
             return self.table(chunk)
-        found = {**self._other_columns(chunk.payloads), **self._meta(chunk)}
-        return unread(chunk.payloads, found, self.schema)
+        now = {} if self._maps is not None else self._other_columns(chunk.payloads)
+        return unread(chunk.payloads, {**now, **self._meta(chunk)}, self.schema)
 
     def fitting(self, chunk: OutputChunk) -> tuple[pa.Table, list[Misfit]]:
         """Return records as :meth:`table` does, without those that do not fit its columns, and these."""
@@ -122,6 +128,8 @@ class TypedColumns:
 
     def _other_columns(self, payloads: Sequence[bytes]) -> dict[str, Any]:
         """Return the columns that Arrow does not read by itself."""
+        if self._maps is not None:
+            return read_maps(payloads, self._maps)
         found: dict[str, Any] = {}
         if self._others:
             records = self._read_others(_array(payloads))

@@ -67,7 +67,7 @@ TOKEN: Final[At] = (-1, SHARED, 0)
 #: writes: with small ones it writes less, and reads none, since pages stay at hand.
 STATION_PAGE_BYTES: Final = 4_096
 #: A key group's log of changes may become so long before its pages are written.
-LOG_BYTES: Final = 512 << 10
+LOG_BYTES: Final = 1 << 20
 #: So many bytes of pages stay at hand, unless told otherwise.
 KEPT_BYTES: Final = 256 << 20
 #: So many records of an output go into one chunk.

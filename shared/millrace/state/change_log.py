@@ -22,7 +22,9 @@ from millrace.state.page_index import PageIndex
 #: Numbers of segments are this and those above, beyond the numbers of all pages.
 LOG_PAGES: Final = 1 << 42
 #: A log has no more segments than this.
-MOST_SEGMENTS: Final = 64
+MOST_SEGMENTS: Final = 128
+#: A log may take so many times what the group's pages may.
+MOST_OF_PAGES: Final = 2
 #: A group of fewer pages that change, or of so many times as many pages, writes them at once.
 LEAST_PAGES: Final = 4
 MOST_TIMES: Final = 24

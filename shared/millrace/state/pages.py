@@ -39,6 +39,7 @@ from millrace.state.cells import (
 from millrace.state.change_log import (
     LEAST_PAGES,
     LOG_PAGES,
+    MOST_OF_PAGES,
     MOST_SEGMENTS,
     MOST_TIMES,
     Changes,
@@ -601,7 +602,9 @@ class PagedStore:
         if not self._segments and not LEAST_PAGES <= len(changed) <= len(pages) <= MOST_TIMES * len(changed):
             return False
         data = encode(self._changes)
-        if self._segment_bytes + len(data) > min(self._log_bytes, len(pages) * self._page_bytes):
+        if self._segment_bytes + len(data) > min(
+            self._log_bytes, MOST_OF_PAGES * len(pages) * self._page_bytes
+        ):
             return False
         if not self._segments:
             header.logged = True

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.host.chunks import OutputChunk
-from millrace.host.json_columns import is_unread, read
+from millrace.host.json_columns import MISFIT, is_unread, read, read_fitting
 from millrace.host.spark_records import TypedColumns
 from millrace.host.spark_types import META_FIELDS
 
@@ -193,15 +193,41 @@ def test_a_large_chunk_is_the_same_rows_in_their_order(count: int) -> None:
     assert [row[on_time] for row in rows] == [place % 2 == 1 for place in range(count)]
 
 
+class Priced(msgspec.Struct, rename={"by_day": "byDay"}):
+    """Maps whose values may be none, and that may be none themselves."""
+
+    count: int
+    by_day: dict[str, float | None] | None
+    names: dict[str, str]
+
+
+def made_of(tp: Any, name: str) -> Any:
+    """Return a record that has a name."""
+    if tp is Priced:
+        return Priced(1, {name: None, "x": float("nan")} if name == "e1" else None, {"é": name})
+    if tp is Numbered:
+        return Numbered(1, None, {name: 0.5})
+    return Part(name, 0.5) if tp is Part else Mapped({name: 0.5})
+
+
 def chunk_of(count: int, tp: Any = Part) -> OutputChunk:
     """Return so many records."""
     ids = [f"e{place}" for place in range(count)]
-    payloads = [msgspec.json.encode(Part(name, 0.5) if tp is Part else Mapped({name: 0.5})) for name in ids]
+    payloads: list[bytes] = [msgspec.json.encode(made_of(tp, name)) for name in ids]
     return OutputChunk(ids, ["1:a"] * count, [5] * count, b"\x01" * count, payloads)
 
 
 @pytest.mark.parametrize(
-    ("tp", "count", "left"), [(Part, 4_000, True), (Part, 4_001, False), (Mapped, 3, False)]
+    ("tp", "count", "left"),
+    [
+        (Part, 4_000, True),
+        (Part, 4_001, False),
+        (Mapped, 3, False),
+        (Numbered, 3, True),
+        (Numbered, 4_001, False),
+        (Priced, 3, True),
+        (Priced, 4_001, False),
+    ],
 )
 def test_what_is_left_in_its_json_for_now(tp: Any, count: int, left: bool) -> None:
     """Of many records nothing, since they wait in memory; nor where Arrow reads none of the columns."""
@@ -209,6 +235,26 @@ def test_what_is_left_in_its_json_for_now(tp: Any, count: int, left: bool) -> No
     rows = typed.unread(chunk_of(count, tp))
     assert is_unread(rows) == left
     assert read(rows).equals(typed.table(chunk_of(count, tp)))
+
+
+def test_maps_that_wait_have_what_was_written() -> None:
+    rows = read(TypedColumns(Priced).unread(chunk_of(2, Priced))).to_pylist(maps_as_pydicts="strict")
+    assert [row["byDay"] for row in rows] == [None, {"e1": None, "x": None}]
+    assert [row["names"] for row in rows] == [{"é": "e0"}, {"é": "e1"}]
+
+
+def test_a_map_that_does_not_fit_is_told_of_when_it_is_read() -> None:
+    typed = TypedColumns(Numbered)
+    chunk = chunk_of(3, Numbered)
+    payloads = [*chunk.payloads]
+    payloads[1] = b'{"place":1,"note":null,"windows":{"e":"text"}}'
+    chunk = OutputChunk(chunk.event_ids, chunk.keys, chunk.times, chunk.on_time, payloads)
+    rows = typed.unread(chunk)
+    with pytest.raises(MISFIT):
+        read(rows)
+    found, misfits = read_fitting(rows)
+    assert (found.num_rows, [misfit.event_id for misfit in misfits]) == (2, ["e1"])
+    assert found.equals(typed.fitting(chunk)[0])
 
 
 def test_rows_that_are_chosen_before_they_are_read() -> None:
