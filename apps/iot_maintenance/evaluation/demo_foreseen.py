@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import sqrt
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from millrace.console.report import Check, same
 from millrace.testing.world_ledger import WorldTruth
+from millrace.time import NEVER
 from millrace_apps.iot_maintenance.alarms.language import Facts
 from millrace_apps.iot_maintenance.alarms.rule import AlarmRule, CompiledRule
 from millrace_apps.iot_maintenance.evaluation.demo_causes import (
@@ -40,11 +41,13 @@ BEFORE: Final = 0.5
 TRUE: Final = 0.08
 FORESEEN: Final = 0.25
 #: Of how many failures an alarm of what is foreseen must come before, of fewer such alarms nothing is said,
-#: and of how many machines that are well a failure may be foreseen, but for what is chance. In 15 of the same
+#: and in how many times without wear a failure may be foreseen, but for what is chance. In 15 of the same
 #: worlds these alarms were right at least 2.5 times as often as by chance, and came before 36 % of failures.
 WARNED: Final = 0.4
 LEAST_WARNED: Final = 5
 DOUBTED: Final = 0.25
+#: A time without wear has at least so many steps at which it was looked ahead.
+LEAST_STEPS: Final = 5
 #: What is counted is by chance less than is to be expected, by so many of its standard deviations (Poisson).
 _DEVIATIONS: Final = 2.0
 #: Of fewer unusual values, values on the way to a failure, and limits foreseen nothing is said: a run of some
@@ -315,7 +318,8 @@ class Warned(NamedTuple):
         failures: Failures of machines that were looked at when they began to degrade.
         by_chance: How many of these had an alarm before, were as many alarms raised at any steps.
         leads_ms: How long before its failure the first alarm came, of each that had one, ms.
-        well: Machines of which no component degrades.
+        well: Times in which no component of a machine degrades: before the first one does, between two, and
+            after the last; in the end every machine wears, and each is well for a while.
         doubted: Of these, how many had an alarm.
     """
 
@@ -380,7 +384,12 @@ def judge_warnings(
         before = [at for machine, at in told if machine == one.machine and one.begin <= at < one.end]
         if before:
             leads.append(one.end - min(before))
-    well = set(running) - set(by_machine)
+    well = [
+        (machine, after, before)
+        for machine, times in running.items()
+        for after, before in _without_wear(by_machine.get(machine, ()))
+        if sum(after < at < before for at in times) >= LEAST_STEPS
+    ]
     return Warned(
         len(told),
         sum(degrades(machine, at) for machine, at in told),
@@ -389,8 +398,18 @@ def judge_warnings(
         by_chance,
         leads,
         len(well),
-        len(well & {machine for machine, _ in told}),
+        sum(any(of == machine and after < at < before for of, at in told) for machine, after, before in well),
     )
+
+
+def _without_wear(worn: Iterable[Degradation]) -> Iterator[tuple[int, int]]:
+    """Yield the times in which nothing of a machine degrades: after when and before when, ms."""
+    after = -NEVER
+    for one in sorted(worn, key=lambda one: one.begin):
+        if after < one.begin:
+            yield after, one.begin
+        after = max(after, one.end + AFTER_MS)
+    yield after, NEVER
 
 
 def warning_checks(warned: Warned, machine_hours: float, acceleration: float) -> list[Check]:
@@ -424,7 +443,7 @@ def warning_checks(warned: Warned, machine_hours: float, acceleration: float) ->
             compared=warned.failures if warned.failures >= FEW else 0,
         ),
         Check(
-            "machines without wear of which a failure is foreseen",
+            "times without wear of a machine of which a failure is foreseen",
             f"at most {DOUBTED:.0%} of {warned.well}",
             warned.doubted,
             warned.doubted <= expected(DOUBTED * warned.well),

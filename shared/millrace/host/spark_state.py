@@ -15,7 +15,9 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NoReturn
 
@@ -57,6 +59,7 @@ class StateClient:
 
     Attributes:
         ahead: Whether several are sent at a time.
+        makes_messages: Whether those of the map are put together here.
     """
 
     def __init__(self, state: Any) -> None:
@@ -66,6 +69,7 @@ class StateClient:
         self._client = client
         self.ahead = all(hasattr(client, name) for name in _USED)
         self._messages = _messages_of(state, owner, client) if self.ahead else None
+        self.makes_messages = self._messages is not None
         self._connection = _Connection(client._client_socket) if self.ahead else None  # noqa: SLF001
 
     def write(self, requests: Sequence[Callable[[], object]]) -> None:
@@ -370,6 +374,41 @@ def _checked(state: Any, client: Any, name: str, fields: int) -> _Messages | Non
     finally:
         del client._send_proto_message, client._receive_proto_message
     return made if theirs == [made.get(key), made.put(key, data), made.remove(key)] else None
+
+
+@lru_cache
+def sends_ahead() -> bool:
+    """Return whether requests can be sent many at a time with the PySpark that is installed.
+
+    Its client is not public: where it is another one than is known here, a station would wait for the answer
+    to each of its requests.
+    """
+    try:
+        from pyspark.sql import types as t
+        from pyspark.sql.streaming.map_state_client import MapStateClient
+        from pyspark.sql.streaming.stateful_processor import MapState
+        from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
+
+        key = t.StructType([t.StructField("n", t.LongType())])
+        data = t.StructType([t.StructField("b", t.BinaryType())])
+        with tempfile.TemporaryDirectory(prefix="millrace-") as folder, _listening(f"{folder}/s") as place:
+            client: Any = StatefulProcessorApiClient(place, key)
+            try:
+                return StateClient(MapState(MapStateClient(client, key, data), "known")).makes_messages
+            finally:
+                client.sockfile.close()
+                client._client_socket.close()  # noqa: SLF001
+    except Exception:  # whatever it is that is not as it was
+        return False
+
+
+@contextlib.contextmanager
+def _listening(place: str) -> Iterator[str]:
+    """Listen on a socket, for who only has to be connected."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(place)
+        listening.listen(1)
+        yield place
 
 
 def _led(data: bytes) -> bytes:

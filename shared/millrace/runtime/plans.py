@@ -24,6 +24,8 @@ SHORT_RUN: Final = 1_000_000
 SMALL_STATE_BYTES: Final = 32 << 20
 #: So many full batches in a row say that a station does not keep up.
 FULL_BATCHES: Final = 20
+#: Why a station would be slow.
+_ONE_BY_ONE: Final = "this PySpark's state client is not as it is known: a station waits for each answer"
 
 
 class Choice(NamedTuple):
@@ -196,8 +198,11 @@ def _plan(settings: AppSettings, kept: int | None, waiting: Callable[[], int]) -
     asked = settings.stream.plan
     if asked != "auto":
         return asked, "as set"
+    if kept:
+        slow = "" if _sends_ahead() else f"; {_ONE_BY_ONE}, bring it over with: millrace rescale --plan chain"
+        return "station", f"as the checkpoint has it{slow}"
     if kept is not None:
-        return "station" if kept else "chain", "as the checkpoint has it"
+        return "chain", "as the checkpoint has it"
     spark = settings.spark
     if not spark.master.startswith("local"):
         return "chain", "on a cluster"
@@ -205,7 +210,15 @@ def _plan(settings: AppSettings, kept: int | None, waiting: Callable[[], int]) -
         return "chain", f"spark.shuffle_partitions is {spark.shuffle_partitions}"
     if (count := waiting()) > BACKLOG:
         return "chain", f"{count:,} events wait"
+    if not _sends_ahead():
+        return "chain", _ONE_BY_ONE
     return "station", "on one machine, and little waits"
+
+
+def _sends_ahead() -> bool:
+    from millrace.host.spark_state import sends_ahead
+
+    return sends_ahead()
 
 
 def is_short(settings: AppSettings, waiting: Callable[[], int], *, until_end: bool) -> bool:

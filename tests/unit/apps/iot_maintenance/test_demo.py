@@ -282,7 +282,7 @@ BREAKS = (
         of_another_machine={"alarm_history": of(SOON, stuck("entity_id", "m"))},
     ),
     *breaks(
-        "machines without wear of which a failure is foreseen",
+        "times without wear of a machine of which a failure is foreseen",
         of_every_machine={"alarm_history": everywhere},
     ),
     *breaks(

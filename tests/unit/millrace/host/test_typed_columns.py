@@ -173,7 +173,7 @@ class Numbered(msgspec.Struct):
 def test_a_large_chunk_is_the_same_rows_in_their_order(count: int) -> None:
     """Records are parsed some thousands at a time; neither the seams nor the last, short part shows."""
     records = [Numbered(i, None if i % 7 else "x" * (i % 5), {"w": i / 3}) for i in range(count)]
-    ids = [f"e{place}" for place in range(count)]
+    ids: list[str | None] = [f"e{place}" for place in range(count)]
     chunk = OutputChunk(
         list(ids),
         ["1:a"] * count,
@@ -212,7 +212,7 @@ def made_of(tp: Any, name: str) -> Any:
 
 def chunk_of(count: int, tp: Any = Part) -> OutputChunk:
     """Return so many records."""
-    ids = [f"e{place}" for place in range(count)]
+    ids: list[str | None] = [f"e{place}" for place in range(count)]
     payloads: list[bytes] = [msgspec.json.encode(made_of(tp, name)) for name in ids]
     return OutputChunk(ids, ["1:a"] * count, [5] * count, b"\x01" * count, payloads)
 

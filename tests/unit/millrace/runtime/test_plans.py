@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 
 from millrace.errors import UserError
+from millrace.host import spark_state
 from millrace.runtime.plans import (
     BACKLOG,
     FULL_BATCHES,
@@ -73,6 +75,22 @@ def test_a_checkpoint_keeps_its_plan_whatever_waits(tmp_path: Path, station: boo
     assert kept_plan(root) == kept
     assert choose(settings(), root, never) == (kept, "as the checkpoint has it", False, 1)
     assert choose(settings(f"stream.plan={kept}"), root, never) == (kept, "as set", False, 1)
+
+
+def test_with_a_pyspark_whose_client_is_another_one_it_is_a_chain_which_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert spark_state.sends_ahead()
+    monkeypatch.delattr(StatefulProcessorApiClient, "_send_proto_message")
+    spark_state.sends_ahead.cache_clear()
+    assert str(choose(settings(), tmp_path, lambda: 0)) == (
+        "plan: chain (this PySpark's state client is not as it is known: a station waits for each answer)"
+    )
+    assert choose(settings("stream.plan=station"), tmp_path, never).plan == "station"
+    kept = choose(settings(), with_checkpoint(tmp_path, station=True), never)
+    assert kept.plan == "station"
+    assert "bring it over with: millrace rescale --plan chain" in kept.why
+    spark_state.sends_ahead.cache_clear()
 
 
 def test_a_small_checkpoint_of_the_other_plan_is_brought_over_and_a_large_one_is_refused(
