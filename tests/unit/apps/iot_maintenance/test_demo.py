@@ -176,10 +176,11 @@ def every_tenth_unusual(rows: Rows) -> Rows:
 
 
 def everywhere(rows: Rows) -> Rows:
-    """A failure is foreseen of every machine, at once."""
+    """A failure is foreseen of every machine whenever anything is told of one."""
     first = next(row for row in rows if row["rule_id"] == SOON and row["change"] == "active")
-    machines = {row["entity_id"] for row in rows}
-    return [*rows, *({**first, "entity_id": machine, "announced": True} for machine in machines)]
+    machines, times = {row["entity_id"] for row in rows}, {row["event_time_ms"] for row in rows}
+    told = {**first, "announced": True}
+    return [*rows, *({**told, "entity_id": of, "event_time_ms": at} for of in machines for at in times)]
 
 
 HOUR = 3_600_000
