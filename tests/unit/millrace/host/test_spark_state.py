@@ -20,7 +20,7 @@ from pyspark.sql.streaming.map_state_client import MapStateClient
 from pyspark.sql.streaming.stateful_processor import MapState
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 
-from millrace.host.spark_state import StateClient
+from millrace.host.spark_state import StateClient, sends_ahead
 from millrace.host.spark_worker import _Backend
 from tests.cases import case_count
 
@@ -63,7 +63,7 @@ class Store:
         except OSError:
             return  # closed before anybody came
         # Whoever asked may have gone.
-        with contextlib.suppress(BrokenPipeError), connection, connection.makefile("rwb") as file:
+        with contextlib.suppress(ConnectionError), connection, connection.makefile("rwb") as file:
             waiting: list[Any] = []
             while self.reads.wait(20) and (head := file.read(8)):
                 version, length = struct.unpack("!ii", head)
@@ -313,6 +313,16 @@ def test_of_any_requests_each_gets_its_own_answer(store: Store, pages: MapState,
                 wanted[key] = data
     client.put([])
     assert store.pages == wanted
+
+
+def test_the_client_is_known_wherever_temporary_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (far := tmp_path / ("x" * 90)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(far))
+    sends_ahead.cache_clear()
+    assert sends_ahead()
+    assert [*far.iterdir()] == []
 
 
 def test_a_client_that_is_not_known_is_asked_one_by_one() -> None:
