@@ -122,7 +122,7 @@ class StateClient:
         Args:
             changes: What to write where.
             wait: Whether to wait until the store has taken all of them; else it is at work on the last ones,
-                and whether it does is told by the next call that waits.
+                and whether it does is told by a later call, at the latest by the next one that waits.
 
         Raises:
             PySparkRuntimeError: The state store refuses a request, be it of an earlier call.
