@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Table property: the columns of which each file's least and greatest values stand in the log; default the
+#: first 32.
+STATISTICS = "delta.dataSkippingStatsColumns"
 #: Table properties: without deletion vectors every reader can read the tables, and a checkpoint of the
 #: log every 50 commits keeps opening them quick.
 TABLE_PROPERTIES = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "50"}
@@ -217,7 +220,10 @@ class DriverWriter:
     def _table(self, output: str, to: Table, *, is_kept: bool) -> WaitingTable:
         name = table_name(to)
         folder, app_id = self._table_path(name), f"{self._app_id}:{name}"
-        make, keeps = partial(self._open, output, folder), is_kept and "://" not in folder
+        properties = TABLE_PROPERTIES
+        if not isinstance(to, Upsert):
+            properties = properties | {STATISTICS: ",".join(timed_columns(self._typed[output].schema))}
+        make, keeps = partial(self._open, output, folder, properties), is_kept and "://" not in folder
         aside = self._aside(output, name)
         if isinstance(to, Upsert):
             return MergedTable(to, folder, make, app_id, keeps=keeps, put_aside=aside)
@@ -248,11 +254,11 @@ class DriverWriter:
 
         return put_aside
 
-    def _open(self, output: str, folder: str) -> DeltaTable:
+    def _open(self, output: str, folder: str, properties: dict[str, str]) -> DeltaTable:
         from deltalake import DeltaTable
 
         schema = self._typed[output].schema
-        found = DeltaTable.create(folder, schema=schema, mode="ignore", configuration=TABLE_PROPERTIES)
+        found = DeltaTable.create(folder, schema=schema, mode="ignore", configuration=properties)
         _add_columns(found, schema)
         return found
 
@@ -282,6 +288,30 @@ class DriverWriter:
     def _flush(self) -> None:
         if self._delivery is not None:
             self._delivery.flush()
+
+
+def timed_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a table that is appended to whose statistics are kept with each of its files.
+
+    An append looks at the statistics of all files: with those of sixty columns it took four times as long
+    after 500 batches as at first. Of most columns every batch has all values; times are what files differ by.
+
+    Args:
+        schema: The table's columns.
+
+    Example:
+        >>> timed_columns(pa.schema({"id": pa.string(), "end_ms": pa.int64(), "at": pa.timestamp("us")}))
+        ['end_ms', 'at']
+    """
+    return [
+        field.name
+        for field in schema
+        if field.name.isidentifier()
+        and (
+            pa.types.is_timestamp(field.type)
+            or (pa.types.is_int64(field.type) and field.name.endswith("_ms"))
+        )
+    ]
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Files smaller than this are made into larger ones, of about that size, bytes.
 TARGET_BYTES = 128 * 1024 * 1024
-#: A table that a job writes is made of fewer files where it has so many below one of these sizes, bytes.
+#: A table that is merged into is made of fewer files where it has so many below one of these sizes, bytes.
 LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
 MANY_FILES = 16
 #: How often something is tried that the job's merges get in the way of.
@@ -147,7 +147,7 @@ def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
     return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
 
 
-def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES) -> int:
+def gather(table: DeltaTable, folder: Path) -> int:
     """Make few files of many small ones where there are too many, and say how many are gone.
 
     A merge opens every file of its table that may have a row of its batch, and leaves one more behind: with
@@ -157,15 +157,14 @@ def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES) -> int:
     Args:
         table: The table; it is brought to the version that it leaves.
         folder: Where it is. Nothing is done while somebody else compacts it.
-        many: So many are not too many.
     """
-    if len(table.file_uris()) <= many:
+    if len(table.file_uris()) <= MANY_FILES:
         return 0
     with contextlib.suppress(OSError), alone(folder, wait=False):
         table.update_incremental()
         sizes = sizes_of(table)
         for target in LEVELS_BYTES:
-            if sum(size < target for size in sizes) > many:
+            if sum(size < target for size in sizes) > MANY_FILES:
                 done = table.optimize.compact(target_size=target)
                 return int(done["numFilesRemoved"]) - int(done["numFilesAdded"])
     return 0

@@ -23,6 +23,7 @@ from millrace.connectors.driver_writer import DriverWriter
 from millrace.connectors.merging import MergeFailed, as_columns, open_with_waiting, waiting_files
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.connectors.upkeep import compact
+from millrace.dashboard.tables import DeltaReader
 from millrace.host.json_columns import is_unread
 from millrace.query.catalog import AppTable
 from millrace.query.tables import asking
@@ -196,37 +197,28 @@ def test_where_a_table_stood_after_a_batch_has_its_rows_and_no_later_ones(tmp_pa
         assert rows(folder) == wanted
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_files_of_a_table_that_is_appended_to_do_not_become_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    """What an append takes grows with the number of files: nobody has to call for upkeep."""
-    monkeypatch.setattr(merging.AppendedTable, "_many_files", 10)
-    into = still(writer(tmp_path))
-    into.prepare()
-    most = 0
-    for number in range(60):
-        into.write(batch(Session("a", number, 1, 1)), number)
-        if number % together == 0:
-            into.flush()
-        most = max(most, len(DeltaTable(str(tmp_path / "events")).file_uris()))
+def test_the_log_has_statistics_of_times_alone_of_what_is_appended(tmp_path: Path) -> None:
+    """An append looks at those of all files; a merge finds by them which files may have its keys."""
+    into = writer(tmp_path)
+    for number in range(4):
+        into.write(batch(Session("a", number, 1, 10_000 * number)), number)
     into.close()
-    assert most <= 10 + merging.GATHER_EVERY
-    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(60)}
-    for after in (3, 30, 59):  # where it stood after a batch is found as ever
-        kept = position_of(tmp_path / "events", "delta", "a", after)
-        assert kept is not None
-        assert DeltaTable(str(tmp_path / "events"), version=kept.version).count() == after + 1
+
+    def known(table: str) -> set[str]:
+        actions = pa.table(DeltaTable(str(tmp_path / table)).get_add_actions(flatten=True))
+        return {name for name in actions.column_names if name.startswith("max.")}
+
+    assert known("events") == {"max._event_time"}
+    assert known("sessions") > {"max._event_time", "max.user", "max.n"}
+    reader = DeltaReader(tmp_path / "events", lambda: 0)
+    assert reader.rows == 4
+    assert reader.latest(2)["n"].to_pylist() == [2, 3]
 
 
 @pytest.mark.parametrize("seed", range(case_count(30)))
-def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(tmp_path: Path, seed: int) -> None:
     """The oracle counts the committed records and knows nothing of batches."""
     chance = random.Random(seed)
-    monkeypatch.setattr(merging, "GATHER_EVERY", chance.choice((2, 8)))
-    monkeypatch.setattr(merging.AppendedTable, "_many_files", chance.choice((1, 64)))
 
     def begin() -> DriverWriter:
         made = writer(tmp_path, chance.choice((NEVER, 0.005, 0.0)))

@@ -354,7 +354,6 @@ def faulty() -> Iterator[Faults]:
         unlink = faults.around("unlink", Path.unlink)
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: unlink(self, missing_ok=missing_ok))
         patch.setattr(merging, "GATHER_EVERY", 3)
-        patch.setattr(merging.AppendedTable, "_many_files", 2)
         yield faults
 
 

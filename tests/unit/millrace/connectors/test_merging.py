@@ -140,7 +140,7 @@ def test_who_begins_again_merges_all_that_is_there_at_once(
 
 
 def test_a_compaction_that_fails_fails_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_full(*_: Any, **__: Any) -> None:
+    def is_full(*_: Any) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(merging, "GATHER_EVERY", 1)
