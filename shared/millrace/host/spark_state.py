@@ -17,7 +17,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, NoReturn
 
@@ -84,7 +84,7 @@ class StateClient:
             PySparkRuntimeError: The state store refuses one.
         """
         if self.ahead:
-            self._asked(self._captured(requests))
+            self._asked(_captured(self._client, requests))
         else:
             for request in requests:
                 request()
@@ -101,7 +101,7 @@ class StateClient:
         if not self.ahead:
             return [request() for request in requests]
         found = self._client._deserialize_from_bytes
-        return [found(value) if value else None for value in self._asked(self._captured(requests))]
+        return [found(value) if value else None for value in self._asked(_captured(self._client, requests))]
 
     def get(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the bytes that the map has under some keys, in order; ``None`` where it has none.
@@ -148,18 +148,6 @@ class StateClient:
         connection.wait()
         connection.send(messages)
         return connection.wait()
-
-    def _captured(self, requests: Sequence[Callable[[], object]]) -> list[bytes]:
-        """Return the messages of requests, which the states make as ever, without sending them."""
-        client: Any = self._client
-        messages: list[bytes] = []
-        client._send_proto_message, client._receive_proto_message = messages.append, _no_answer
-        try:
-            for request in requests:
-                request()
-        finally:
-            del client._send_proto_message, client._receive_proto_message
-        return messages
 
 
 class _Connection:
@@ -283,6 +271,18 @@ class _Connection:
         raise PySparkRuntimeError(said)
 
 
+def _captured(client: Any, requests: Sequence[Callable[[], object]]) -> list[bytes]:
+    """Return the messages of requests, which the states make as ever, without sending them."""
+    messages: list[bytes] = []
+    client._send_proto_message, client._receive_proto_message = messages.append, _no_answer
+    try:
+        for request in requests:
+            request()
+    finally:
+        del client._send_proto_message, client._receive_proto_message
+    return messages
+
+
 def _no_answer() -> tuple[int, str, bytes]:
     return 0, "", b""
 
@@ -367,14 +367,14 @@ def _checked(state: Any, client: Any, name: str, fields: int) -> _Messages | Non
     except (ImportError, AttributeError, KeyError):
         return None
     key, data = tuple(range(300, 300 + fields)), bytes(300)
-    theirs: list[bytes] = []
-    client._send_proto_message, client._receive_proto_message = theirs.append, _no_answer
-    try:
-        state.getValue(key)
-        state.updateValue(key, (data,))
-        state.removeKey(key)
-    finally:
-        del client._send_proto_message, client._receive_proto_message
+    theirs = _captured(
+        client,
+        [
+            partial(state.getValue, key),
+            partial(state.updateValue, key, (data,)),
+            partial(state.removeKey, key),
+        ],
+    )
     return made if theirs == [made.get(key), made.put(key, data), made.remove(key)] else None
 
 

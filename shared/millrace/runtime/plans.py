@@ -142,7 +142,7 @@ def choose(
         plan: chain (5,000,000 events wait)
     """
     kept = kept_stations(root)
-    plan, why = _plan(settings, kept, waiting)
+    plan, why = _plan(settings, root, kept, waiting)
     if plan == "chain":
         stations, of_plan = 0, f"--plan {plan} --partitions N"
     else:
@@ -193,14 +193,18 @@ def _cores(master: str, locality: str | None) -> int:
     return 1 if locality is None else min(local_cores(master) or 1, MOST_STATIONS)
 
 
-def _plan(settings: AppSettings, kept: int | None, waiting: Callable[[], int]) -> tuple[Plan, str]:
+def _plan(
+    settings: AppSettings, root: Path, kept: int | None, waiting: Callable[[], int]
+) -> tuple[Plan, str]:
     """Return the plan, and why."""
     asked = settings.stream.plan
     if asked != "auto":
         return asked, "as set"
     if kept:
-        slow = "" if _sends_ahead() else f"; {_ONE_BY_ONE}, bring it over with: millrace rescale --plan chain"
-        return "station", f"as the checkpoint has it{slow}"
+        why = "as the checkpoint has it"
+        if not _sends_ahead():
+            why += f"; {_ONE_BY_ONE}, bring it over with: millrace rescale {root} --plan chain"
+        return "station", why
     if kept is not None:
         return "chain", "as the checkpoint has it"
     spark = settings.spark

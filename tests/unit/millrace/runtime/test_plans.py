@@ -89,7 +89,7 @@ def test_with_a_pyspark_whose_client_is_another_one_it_is_a_chain_which_says_so(
     assert choose(settings("stream.plan=station"), tmp_path, never).plan == "station"
     kept = choose(settings(), with_checkpoint(tmp_path, station=True), never)
     assert kept.plan == "station"
-    assert "bring it over with: millrace rescale --plan chain" in kept.why
+    assert f"bring it over with: millrace rescale {tmp_path} --plan chain" in kept.why
     spark_state.sends_ahead.cache_clear()
 
 
