@@ -13,6 +13,8 @@ _WAITS: Final = "tests/unit/millrace/connectors/test_merging.py"
 _POSITIONS: Final = "shared/millrace/checkpoints/positions.py"
 _SAVEPOINTS: Final = "tests/unit/millrace/checkpoints/test_savepoints.py"
 _UPKEEP: Final = "shared/millrace/connectors/upkeep.py"
+_GATHERING: Final = "shared/millrace/connectors/gathering.py"
+_GATHERED: Final = "tests/unit/millrace/connectors/test_gathering.py"
 _UPSERT: Final = "tests/unit/millrace/connectors/test_upsert.py"
 _RUNTIME: Final = "tests/unit/millrace/runtime"
 _MISFITS: Final = "tests/unit/millrace/connectors/test_misfits.py"
@@ -224,7 +226,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: a compaction that fails fails the batch",
         _MERGING,
-        "        except (DeltaError, OSError) as error:\n",
+        "        except (DeltaError, OSError, pa.ArrowException) as error:\n",
         "        except ZeroDivisionError as error:\n",
         "only rows that are not in their table fail a batch",
         (f"{_WAITS}::test_a_compaction_that_fails_fails_no_batch",),
@@ -471,8 +473,8 @@ MUTANTS: Final = (
     Mutant(
         "connectors: a merge leaves its file, and nobody gathers them",
         _MERGING,
-        "        self._gather(self._delta)\n",
-        "",
+        "            self._done = max(self._done, batch_id)\n        self._gather(self._delta)\n",
+        "            self._done = max(self._done, batch_id)\n",
         "what a batch costs does not grow with the batches before it",
         (f"{_UPSERT}::test_a_merge_does_not_open_a_file_for_every_batch_before_it",),
     ),
@@ -502,6 +504,95 @@ MUTANTS: Final = (
         "",
         "of two compactions one does it",
         (f"{_UPSERT}::test_of_two_who_gather_the_same_files_one_does",),
+    ),
+    Mutant(
+        "gathering: what stands between files is overtaken",
+        _GATHERING,
+        "        if full >= size or (in_order and file.size >= size):\n",
+        "        if full >= size:\n",
+        "rows stay in the order of writing",
+        (f"{_GATHERED}::test_small_files_between_large_ones_are_not_put_out_of_order",),
+    ),
+    Mutant(
+        "gathering: a file is dated by now",
+        _GATHERING,
+        "        modification_time=files[-1].at_ms,\n",
+        "        modification_time=time.time_ns() // 1_000_000,\n",
+        "when rows were written stays known",
+        (f"{_GATHERED}::test_rows_their_order_types_and_times_stay",),
+    ),
+    Mutant(
+        "gathering: what others have compacted meanwhile is there twice",
+        _GATHERING,
+        " or not {file.name for file in files} <= _names(table)",
+        "",
+        "what somebody else does meanwhile stays",
+        (f"{_GATHERED}::test_what_somebody_else_does_meanwhile_stays_and_no_row_is_lost_or_there_twice",),
+    ),
+    Mutant(
+        "gathering: a commit goes on over what others have done",
+        _GATHERING,
+        "max_commit_retries=0, ",
+        "",
+        "what somebody else does meanwhile stays",
+        (f"{_GATHERED}::test_what_somebody_else_does_meanwhile_stays_and_no_row_is_lost_or_there_twice",),
+    ),
+    Mutant(
+        "gathering: a file that is committed goes where something fails behind it",
+        _GATHERING,
+        "        if not is_done and not _is_used(table, name):\n",
+        "        if not is_done:\n",
+        "no row is lost",
+        (f"{_GATHERED}::test_a_file_stays_where_what_failed_was_behind_its_commit",),
+    ),
+    Mutant(
+        "gathering: times of files that were gathered before are forgotten",
+        _GATHERING,
+        "times = written_of(folder / file.name) if is_gathered(file.name) else []",
+        "times: list[Written] = []",
+        "when rows were written stays known",
+        (f"{_GATHERED}::test_of_gathered_files_that_are_gathered_again_times_stay",),
+    ),
+    Mutant(
+        "gathering: bounds are those of the first file",
+        _GATHERING,
+        "            into[column] = _as_json(of(values))\n",
+        "            into[column] = _as_json(values[0])\n",
+        "no reader leaves a file out that has its rows",
+        (f"{_GATHERED}::test_what_the_log_says_of_columns_holds_for_all_rows",),
+    ),
+    Mutant(
+        "gathering: tables that are appended to stay at many files",
+        "shared/millrace/connectors/merging.py",
+        "                self._gather(self._delta)\n                return\n",
+        "                return\n",
+        "what an append costs does not grow with the batches before it",
+        (
+            "tests/unit/millrace/connectors/test_appending.py"
+            "::test_a_table_that_is_appended_to_stays_at_few_files_in_the_order_of_writing",
+        ),
+    ),
+    Mutant(
+        "gathering: the dashboard adds rows of gathered files once more",
+        "shared/millrace/dashboard/tables.py",
+        "        if piece not in known:\n            yield",
+        "        if piece:\n            yield",
+        "sums go on",
+        (
+            "tests/unit/millrace/dashboard/test_tables.py"
+            "::test_a_fold_is_the_sum_of_the_table_whatever_happened_to_it",
+        ),
+    ),
+    Mutant(
+        "gathering: dead letters are of when the last of their file was written",
+        "shared/millrace/dead_letters/letters.py",
+        "            if is_gathered(path):\n",
+        "            if False:\n",
+        "when a dead letter was written stays known",
+        (
+            "tests/unit/millrace/dead_letters/test_letters.py"
+            "::test_letters_of_gathered_files_are_told_as_before",
+        ),
     ),
     Mutant(
         "connectors: large files are written anew with small ones",

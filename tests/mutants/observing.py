@@ -411,8 +411,8 @@ MUTANTS: Final = (
     Mutant(
         "letters: of those that wait all are chosen",
         "shared/millrace/dead_letters/letters.py",
-        "rows if wanted is None else rows.filter(wanted)",
-        "rows",
+        "kept = rows if wanted is None else rows.filter(wanted)",
+        "kept = rows",
         "a selection holds of those that wait, too",
         (_LETTERS,),
     ),

@@ -121,11 +121,18 @@ def last_written(
 
 
 def has_moved(table: Path, kept: TablePosition) -> bool:
-    """Return whether anything was written to a table since."""
+    """Return whether anything was written to a table since; files that became fewer are nothing written."""
     if kept.format == "delta":
-        newest = next(_log_backwards(table), None)
-        return newest is not None and newest[0] > kept.version
+        later = [path for path in _commits_backwards(table) if int(path.stem) > kept.version]
+        return not all(map(_rearranges, later))
     return bool(_later_folders(table, kept))
+
+
+def _rearranges(commit: Path) -> bool:
+    """Return whether a commit of a Delta table has the same rows in other files, and does nothing else."""
+    actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
+    files = [a.get("add") or a.get("remove") for a in actions if "commitInfo" not in a]
+    return bool(files) and all(file is not None and not file["dataChange"] for file in files)
 
 
 def has_waiting(table: Path) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from millrace.connectors.upkeep import TARGET_BYTES, alone, sizes_of, vacuum
+from millrace.connectors.upkeep import TARGET_BYTES, alone, compacted, sizes_of, vacuum
 from millrace.runtime.contract import CheckpointInUse, owned
 
 #: So many small files a table may have.
@@ -116,10 +116,10 @@ def _compact(root: Path, table: Path, is_merged: bool, care: Care) -> tuple[What
     with suppress(BlockingIOError), alone(table, wait=False):
         opened = DeltaTable(str(table))
         try:
-            done = opened.optimize.compact(target_size=care.target_bytes)
+            done = compacted(opened, table, care.target_bytes)
         except CommitFailedError:
             return "somebody else does it", 0, 0
-        return "compacted", int(done["numFilesRemoved"]), int(done["numFilesAdded"])
+        return "compacted", done.before, done.after
     return "somebody else does it", 0, 0
 
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 
 from millrace.checkpoints.positions import FIRST, WAITING
-from millrace.connectors.upkeep import gather
+from millrace.connectors.gathering import as_columns
+from millrace.connectors.upkeep import MANY_FILES, gather
 from millrace.errors import MillraceError
 from millrace.host.json_columns import MISFIT, Misfit, read, read_fitting
 from millrace.local.belonging import belonging
@@ -36,7 +37,7 @@ from millrace.topology import Upsert
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-#: After so many merges into a table it is looked whether its files have become many.
+#: After so many merges into a table, or appends to it, it is looked whether its files have become many.
 GATHER_EVERY: Final = 8
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS: Final = 5
@@ -79,6 +80,8 @@ class WaitingTable:
     gathers = False
     #: What names a row; ``None``: rows are appended.
     _upsert: Upsert | None = None
+    #: So many small files are few.
+    _many_files = MANY_FILES
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class WaitingTable:
         self._waiting: dict[int, pa.Table] = {}
         self._since = 0.0
         self._rests_until = self._again_at = 0.0
+        self._writes = 0
         #: Why what waits could not be brought in.
         self.failed: MergeFailed | None = None
         #: Tables that are merged into by turns.
@@ -192,6 +196,20 @@ class WaitingTable:
         took = time.monotonic() - began
         self._rests_until = time.monotonic() + _REST * took * self.beside
 
+    def _gather(self, table: DeltaTable) -> None:
+        """Make few files of many, now and then: who writes next looks at them all."""
+        from deltalake.exceptions import DeltaError
+
+        self._writes += 1
+        if self._writes % GATHER_EVERY:
+            return
+        try:
+            gather(table, self._folder, many=self._many_files, in_order=self._upsert is None)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            # Somebody else was at work on them, or the disk is full: the next time. All rows are there.
+            _log.info("files of table %s stay as they are: %s", self.name, error)
+            table.update_incremental()
+
     def _read(self, rows: pa.Table, app_id: str, batch_id: int) -> pa.Table:
         """Return a batch's rows with all of their columns; those that the table cannot take are put aside."""
         try:
@@ -254,6 +272,9 @@ class WaitingTable:
 class AppendedTable(WaitingTable):
     """A table that rows are appended to: each batch's by a commit of their own."""
 
+    #: A merge opens its files; an append only looks at what the log says of each.
+    _many_files = 32
+
     def append(self, number: int, rows: pa.Table, app_id: str) -> None:
         """Append rows that are none of its own batches'; the same ones again change nothing.
 
@@ -285,6 +306,7 @@ class AppendedTable(WaitingTable):
                 return
             try:
                 write_deltalake(self._delta, rows, mode="append", commit_properties=commit)
+                self._gather(self._delta)
                 return
             except CommitFailedError:
                 if not left:
@@ -322,7 +344,6 @@ class MergedTable(WaitingTable):
     ) -> None:
         super().__init__(upsert.table, folder, make, app_id, keeps=keeps, put_aside=put_aside)
         self._upsert = upsert
-        self._merges = 0
 
     def _bring(self, batches: Sequence[tuple[int, pa.Table]], app_id: str) -> None:
         from deltalake import CommitProperties, Transaction
@@ -338,20 +359,6 @@ class MergedTable(WaitingTable):
         if app_id == self._app_id:
             self._done = max(self._done, batch_id)
         self._gather(self._delta)
-
-    def _gather(self, table: DeltaTable) -> None:
-        """Make few files of many, now and then: the next merge opens them all."""
-        from deltalake.exceptions import DeltaError
-
-        self._merges += 1
-        if self._merges % GATHER_EVERY:
-            return
-        try:
-            gather(table, self._folder)
-        except (DeltaError, OSError) as error:
-            # Somebody else was at work on them, or the disk is full: the next time. All rows are there.
-            _log.info("files of table %s stay as they are: %s", self.name, error)
-            table.update_incremental()
 
 
 @dataclass
@@ -479,19 +486,6 @@ def _is_much(rows: Iterable[pa.Table]) -> bool:
     tables = list(rows)
     rows_of_all, size = sum(one.num_rows for one in tables), sum(one.nbytes for one in tables)
     return bool(rows_of_all > MOST_ROWS or size > MOST_BYTES)
-
-
-def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows, an earlier version of the app's too, with the columns that their table has now."""
-    return pa.table(
-        [
-            rows[column.name].cast(column.type)
-            if column.name in rows.column_names
-            else pa.nulls(rows.num_rows, column.type)
-            for column in schema
-        ],
-        schema=schema,
-    )
 
 
 def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:

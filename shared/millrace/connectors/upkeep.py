@@ -13,9 +13,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from millrace.connectors.gathering import files_of, gather_files, is_plain, runs_below
 from millrace.errors import UserError
 from millrace.time.durations import format_duration
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 #: Files smaller than this are made into larger ones, of about that size, bytes.
 TARGET_BYTES = 128 * 1024 * 1024
-#: A table that is merged into is made of fewer files where it has so many below one of these sizes, bytes.
+#: A table that a job writes is made of fewer files where it has more than so many between two of these sizes,
+#: bytes.
 LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
 MANY_FILES = 16
 #: How often something is tried that the job's merges get in the way of.
@@ -136,37 +139,60 @@ def state_of(table: Path) -> TableState:
 
 
 def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
-    """Make few files of many; rows, their order within a file and versions before stay.
+    """Make few files of many; rows, their order, when they were written and versions before stay.
 
     Args:
         table: The table.
         target_bytes: Size of the files that are made.
     """
     with alone(table):
-        done = beside_others(lambda: _open(table).optimize.compact(target_size=target_bytes))
-    return Compacted(table.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
+        return beside_others(lambda: compacted(_open(table), table, target_bytes))
 
 
-def gather(table: DeltaTable, folder: Path) -> int:
+def compacted(table: DeltaTable, folder: Path, target_bytes: int) -> Compacted:
+    """Make few files of many, for who is :func:`alone` at the table, and say what was done.
+
+    Args:
+        table: The table; it is brought to the version that is left.
+        folder: Where it is.
+        target_bytes: Size of the files that are made.
+
+    Raises:
+        CommitFailedError: Somebody is in the way.
+    """
+    if not is_plain(table):  # the library knows what its rows are
+        done = table.optimize.compact(target_size=target_bytes)
+        return Compacted(folder.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
+    runs = runs_below(files_of(table), target_bytes)
+    gathered = [len(run) for run in runs if gather_files(table, folder, run)]
+    return Compacted(folder.name, sum(gathered), len(gathered))
+
+
+def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES, in_order: bool = False) -> int:
     """Make few files of many small ones where there are too many, and say how many are gone.
 
     A merge opens every file of its table that may have a row of its batch, and leaves one more behind: with
-    some hundreds of a few rows each, one row takes a third of a second. Files are gathered by size, those up
-    to 1 MiB first, so that large ones are not written anew with every few small ones.
+    some hundreds of a few rows each, one row takes a third of a second. An append looks at what the log says
+    of all of them. Files are gathered by size, those up to 1 MiB first, so that large ones are not written
+    anew with every few small ones.
 
     Args:
         table: The table; it is brought to the version that it leaves.
         folder: Where it is. Nothing is done while somebody else compacts it.
+        many: So many files of about one size are few.
+        in_order: Whether rows stay in the order of writing, as they do in a table that is appended to.
     """
-    if len(table.file_uris()) <= MANY_FILES:
+    if len(table.file_uris()) <= many:
         return 0
-    with contextlib.suppress(OSError), alone(folder, wait=False):
+    with contextlib.suppress(BlockingIOError, FileNotFoundError), alone(folder, wait=False):
         table.update_incremental()
-        sizes = sizes_of(table)
-        for target in LEVELS_BYTES:
-            if sum(size < target for size in sizes) > MANY_FILES:
-                done = table.optimize.compact(target_size=target)
-                return int(done["numFilesRemoved"]) - int(done["numFilesAdded"])
+        if not is_plain(table):
+            return 0
+        files = files_of(table)
+        for least, target in pairwise((0, *LEVELS_BYTES)):
+            if sum(least <= file.size < target for file in files) > many:
+                runs = runs_below(files, target, in_order=in_order)
+                return sum(len(run) - 1 for run in runs if gather_files(table, folder, run))
     return 0
 
 

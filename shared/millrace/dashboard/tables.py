@@ -1,18 +1,21 @@
 """Delta tables for a page that is looked at every few seconds: only what is new is read.
 
 A table of a stream grows all the time, and a page must not read it all again at every look. So the
-log says how many rows came when (no file is opened for that), the newest rows come from the newest
-files, and sums over everything are folded forward file by file.
+log says how many rows came when (of files that were made of others their footers do), the newest rows come
+from the newest files, and sums over everything are folded forward file by file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
+
+from millrace.connectors.gathering import Written, is_gathered, sources_of, written_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +73,7 @@ class DeltaReader:
         self._folds: dict[str, _Fold] = {}
         self._made: dict[str, tuple[int, Any]] = {}
         self._lately: dict[str, dict[str, pa.Table]] = {}
+        self._written: dict[str, list[Written]] = {}
         self._version = -1
         self._looked_ms = self._asked_ms = 0
         self._files: list[DataFile] = []
@@ -95,6 +99,8 @@ class DeltaReader:
             self._version = self._table.version()
             self._columns = tuple(f.name for f in self._table.schema().fields)
             self._files = self._listed()
+            paths = {file.path for file in self._files}
+            self._written = {path: kept for path, kept in self._written.items() if path in paths}
 
     def _has_next(self) -> bool:
         """Return whether the log has a commit behind the version that was read."""
@@ -175,21 +181,15 @@ class DeltaReader:
 
         found: list[pa.Table] = []
         count = looked = 0
-        for file in reversed(self.files):
+        for part in (p for file in reversed(self.files) for p in self._from_end(file.path, columns)):
+            looked += part.num_rows
+            if only is None or only[0] in part.column_names:  # else a file from before the column
+                rows = part if only is None else part.filter(pc.field(only[0]) == only[1])
+                if rows.num_rows:
+                    found.append(rows.slice(max(0, rows.num_rows - (limit - count))))
+                    count += found[-1].num_rows
             if count >= limit or looked >= MOST_ROWS:
                 break
-            part = self._read(file.path, columns)
-            if part is None:
-                continue
-            looked += part.num_rows
-            if only is not None:
-                if only[0] not in part.column_names:  # a file from before the column
-                    continue
-                part = part.filter(pc.field(only[0]) == only[1])
-            if part.num_rows:
-                part = part.slice(max(0, part.num_rows - (limit - count)))
-                found.append(part)
-                count += part.num_rows
         if not found:
             return self._nothing(columns)
         return pa.concat_tables(reversed(found), promote_options="permissive")
@@ -229,8 +229,9 @@ class DeltaReader:
     ) -> A:
         """Return a sum over all rows, to which each call adds only the files that are new.
 
-        Files that go away (a MERGE, a compaction, a restore) make it begin again, so over tables that are
-        merged into it costs a whole reading for every change.
+        Of a file that was made of others only the rows of those that are new are added. Files that go away
+        otherwise (a MERGE, a restore) make it begin again, so over tables that are merged into it costs a
+        whole reading for every change.
 
         Args:
             name: Identity of the sum among those of this table.
@@ -241,17 +242,41 @@ class DeltaReader:
         with self._lock:
             kept = self._folds.get(name)
             now = {f.path for f in self._files}
-            if kept is None or not kept.files <= now:
+            if kept is None:
                 kept = self._folds[name] = _Fold(start())
+            gone = kept.files - now
+            new = {path: self._pieces(path, kept.files) for path in now - kept.files} if gone else {}
+            if not gone <= {piece for pieces in new.values() for piece, _ in pieces}:
+                kept, new = _Fold(start()), {}
+                self._folds[name] = kept
             for file in self._files:
-                if file.path not in kept.files:
-                    part = self._read(file.path, columns)
-                    if part is None:
-                        continue
-                    kept.value = step(kept.value, part)
-                    kept.files.add(file.path)
+                if file.path in kept.files:
+                    continue
+                pieces = new.get(file.path, [])
+                part = self._read(file.path, columns)
+                if part is None:  # replaced meanwhile: what was added of its rows is not known the next time
+                    self._folds.pop(name, None)
+                    continue
+                for rows in _unread(part, pieces, kept.files):
+                    kept.value = step(kept.value, rows)
+                kept.files.add(file.path)
+            kept.files &= now
             value: A = kept.value
             return value
+
+    def _pieces(self, path: str, known: Collection[str]) -> list[tuple[str, int]]:
+        """Return the files that a file was made of, with their rows, back to those that are known."""
+        if not is_gathered(path):
+            return []
+        found = []
+        try:
+            for name, rows in sources_of(path):
+                source = str(self.folder / name)
+                further = [] if source in known else self._pieces(source, known)
+                found += further or [(source, rows)]
+        except FileNotFoundError:  # vacuum has been there
+            return []
+        return found
 
     def lately(
         self, column: str, length: int, columns: Sequence[str] | None = None, *, most: int = MOST_LATELY
@@ -341,10 +366,32 @@ class DeltaReader:
         first, last = since_ms // step_ms, until_ms // step_ms
         counts = dict.fromkeys(range(first, last), 0)
         for file in self.files:
-            place = file.at_ms // step_ms
-            if place in counts:
-                counts[place] += file.rows
+            for at_ms, rows in self._written_of(file) if file.at_ms >= since_ms else ():
+                place = at_ms // step_ms
+                if place in counts:
+                    counts[place] += rows
         return [(place * step_ms, n * 1000 / step_ms) for place, n in counts.items()]
+
+    def _written_of(self, file: DataFile) -> list[Written]:
+        """Return when a file's rows were written; of one that was made of others its footer says it."""
+        if not is_gathered(file.path):
+            return [Written(file.at_ms, file.rows)]
+        with self._lock:
+            if file.path not in self._written:
+                try:
+                    self._written[file.path] = written_of(file.path)
+                except FileNotFoundError:
+                    return []
+            return self._written[file.path]
+
+    def _from_end(self, path: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        """Yield a file's rows, the last row group first; none where it is gone meanwhile."""
+        import pyarrow.parquet as pq
+
+        with contextlib.suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+            names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+            for group in reversed(range(file.num_row_groups)):
+                yield _without_views(file.read_row_group(group, columns=names))
 
     def _read(self, path: str, columns: Sequence[str] | None) -> pa.Table | None:
         """Return a file's rows, or ``None`` where it is gone meanwhile."""
@@ -363,6 +410,18 @@ class DeltaReader:
         whole = pa.schema(self._table.schema().to_arrow())
         names = [c for c in (columns or self._columns) if c in self._columns]
         return _without_views(pa.schema([whole.field(n) for n in names]).empty_table())
+
+
+def _unread(rows: pa.Table, pieces: Sequence[tuple[str, int]], known: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a file without those of the files, among which it was made of, that are known."""
+    if not any(piece in known for piece, _ in pieces):
+        yield rows
+        return
+    place = 0
+    for piece, count in pieces:
+        if piece not in known:
+            yield rows.slice(place, count)
+        place += count
 
 
 def _without_views(rows: pa.Table) -> pa.Table:

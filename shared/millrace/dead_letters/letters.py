@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from millrace.connectors.gathering import is_gathered, times_of, written_of
 from millrace.errors import UserError
 
 #: The table that apps write them to.
@@ -22,6 +25,8 @@ COLUMNS: Final = (
     "_event_id", "reason", "stage", "process", "error", "error_digest", "key", "event_time_ms", "topic",
     "partition", "offset", "value", "headers",
 )  # fmt: skip
+#: When a row was written, beside the columns of a file that was made of others.
+_AT: Final = "_millrace_written_ms"
 #: Columns that tables of earlier versions do not have.
 LATER_COLUMNS: Final = ("kafka_key", "timestamp_ms")
 
@@ -127,6 +132,13 @@ class Selection:
         }
         return {name: values for name, values in wanted.items() if values}
 
+    def wanted(self) -> Any:
+        """Return the condition on the columns of the table, for Arrow; ``None``: there is none."""
+        import pyarrow.dataset as ds
+
+        tests = [ds.field(name).isin(list(values)) for name, values in self.columns().items()]
+        return functools.reduce(operator.and_, tests) if tests else None
+
 
 class DeadLetterTable:
     """The table of dead letters of an app, and those that are committed and not in it yet.
@@ -192,20 +204,21 @@ class DeadLetterTable:
 
     def _rows(self, selection: Selection, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], int]]:
         import pyarrow as pa
-        import pyarrow.dataset as ds
 
         actions = pa.table(self._table.get_add_actions(flatten=True))
         written = dict(
             zip(actions["path"].to_pylist(), actions["modification_time"].to_pylist(), strict=True)
         )
-        wanted = None
-        for name, values in selection.columns().items():
-            test = ds.field(name).isin(list(values))
-            wanted = test if wanted is None else wanted & test
+        wanted = selection.wanted()
         columns = [name for name in columns if name in self._columns]
         dataset = self._table.to_pyarrow_dataset()
         fragments = [(written[f.path], f.path, f) for f in dataset.get_fragments()]
-        for written_ms, _, fragment in sorted(fragments, key=lambda found: found[:2]):
+        for written_ms, path, fragment in sorted(fragments, key=lambda found: found[:2]):
+            if is_gathered(path):
+                yield from self._gathered(
+                    Path(self.path) / path, fragment, dataset.schema, columns, selection
+                )
+                continue
             if not selection.is_of(written_ms):
                 continue
             for batch in fragment.to_batches(schema=dataset.schema, columns=columns, filter=wanted):
@@ -216,6 +229,24 @@ class DeadLetterTable:
                 kept = rows if wanted is None else rows.filter(wanted)
                 for row in kept.select([name for name in columns if name in rows.column_names]).to_pylist():
                     yield row, written_ms
+
+    @staticmethod
+    def _gathered(
+        path: Path, fragment: Any, schema: Any, columns: Sequence[str], selection: Selection
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the rows of a file that was made of others, each with when it was written itself."""
+        written = written_of(path)
+        if not any(selection.is_of(one.at_ms) for one in written):
+            return
+        times, wanted, place = times_of(written), selection.wanted(), 0
+        needed = [*dict.fromkeys((*columns, *selection.columns()))]
+        for group in fragment.split_by_row_group():
+            rows = group.to_table(schema=schema, columns=needed)
+            rows = rows.append_column(_AT, times.slice(place, rows.num_rows))
+            place += rows.num_rows
+            for row in (rows if wanted is None else rows.filter(wanted)).to_pylist():
+                if selection.is_of(at_ms := row.pop(_AT)):
+                    yield {name: row[name] for name in columns}, at_ms
 
 
 def _letter(row: Mapping[str, Any], written_ms: int) -> Letter:

@@ -155,7 +155,8 @@ def _register(engine: Any, table: AppTable, upsert: Upsert | None, folder: Path)
     import pyarrow as pa
     from deltalake import DeltaTable, write_deltalake
 
-    from millrace.connectors.merging import as_columns, last_versions, open_with_waiting
+    from millrace.connectors.gathering import as_columns
+    from millrace.connectors.merging import last_versions, open_with_waiting
 
     name = f'"{table.app}"."{table.name}"'
     with readable(table):

@@ -20,7 +20,14 @@ from millrace.checkpoints.positions import forget_waiting, has_moved, position_o
 from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
-from millrace.connectors.merging import MergeFailed, as_columns, open_with_waiting, waiting_files
+from millrace.connectors.gathering import as_columns
+from millrace.connectors.merging import (
+    GATHER_EVERY,
+    AppendedTable,
+    MergeFailed,
+    open_with_waiting,
+    waiting_files,
+)
 from millrace.connectors.router import DeadLetterLimit, Outputs
 from millrace.connectors.upkeep import compact
 from millrace.dashboard.tables import DeltaReader
@@ -87,6 +94,21 @@ def test_each_batch_has_a_commit_of_its_own(tmp_path: Path) -> None:
     assert rows(tmp_path) == {("a", number, 1): 1 for number in range(4)}
     assert DeltaTable(str(tmp_path / "events")).version() == 4
     assert DeltaTable(str(tmp_path / "events")).transaction_version("a:events") == 3
+
+
+def test_a_table_that_is_appended_to_stays_at_few_files_in_the_order_of_writing(tmp_path: Path) -> None:
+    into, most = writer(tmp_path, 0.0), 0
+    for number in range(120):
+        into.write(batch(Session("a", number, 1, 1), Session("b", number, 1, 1)), number)
+        most = max(most, len(DeltaTable(str(tmp_path / "events")).file_uris()))
+    into.close()
+    assert 20 < most <= AppendedTable._many_files + GATHER_EVERY
+    found = DeltaReader(tmp_path / "events", lambda: 0)
+    assert found.latest(500, ["n"])["n"].to_pylist() == [number for number in range(120) for _ in "ab"]
+    again = writer(tmp_path)
+    again.write(batch(Session("a", 119, 1, 1)), 119)  # it is there already
+    again.close()
+    assert sum(rows(tmp_path).values()) == 240
 
 
 def test_without_an_interval_a_batch_is_in_the_table_when_it_is_done(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from millrace.checkpoints import positions
 from millrace.checkpoints.positions import TablePosition
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.gathering import as_columns
 from millrace.connectors.merging import (
     MergeFailed,
     open_with_waiting,
@@ -197,7 +198,7 @@ class World:
             )
             if name == "all":
                 done_by = CommitProperties(app_transactions=done)
-                filled = merging.as_columns(rows, pa.schema(table.schema().to_arrow()))
+                filled = as_columns(rows, pa.schema(table.schema().to_arrow()))
                 deltalake.write_deltalake(table, filled, mode="append", commit_properties=done_by)
             else:
                 merging._merge(table, rows, NEWEST if name == "newest" else LAST, CommitProperties())

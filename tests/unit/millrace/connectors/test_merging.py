@@ -18,6 +18,7 @@ from millrace.checkpoints.positions import WAITING, forget_waiting, has_moved, p
 from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
 from millrace.connectors import merging
 from millrace.connectors.driver_writer import DriverWriter
+from millrace.connectors.gathering import as_columns
 from millrace.connectors.merging import MergeFailed, Merger, wait_for_merges, waiting_rows
 from millrace.connectors.router import DeadLetterLimit, Outputs, Router
 from millrace.connectors.upkeep import compact, vacuum
@@ -140,7 +141,7 @@ def test_who_begins_again_merges_all_that_is_there_at_once(
 
 
 def test_a_compaction_that_fails_fails_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_full(*_: Any) -> None:
+    def is_full(*_: Any, **__: Any) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(merging, "GATHER_EVERY", 1)
@@ -194,7 +195,7 @@ def test_rows_that_an_earlier_version_left_get_the_fields_of_today_within_their_
     wider = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string())), ("c", inner)])
     now = pa.schema([("told", pa.list_(wider)), ("new", inner), ("event", wider)])
     more = {"b": None, "c": None}
-    assert merging.as_columns(before, now).to_pylist() == [
+    assert as_columns(before, now).to_pylist() == [
         {"told": [{"a": 1} | more, {"a": 2} | more], "new": None, "event": {"a": 1} | more},
         {"told": None, "new": None, "event": None},
     ]

@@ -15,11 +15,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import millrace.dashboard
+from millrace.connectors.upkeep import compact, vacuum
 from millrace.dashboard.broker import Broker, BrokerAway
 from millrace.dashboard.common_panels import standing_of
 from millrace.dashboard.progress import lag, offsets_of, read_progress
 from millrace.dashboard.tables import DeltaReader, open_table
 from millrace.dashboard.values import cell, table_of
+from tests.cases import case_count
 from tests.unit.millrace.dashboard.cases import Clock, data_of, put, put_checkpoint
 
 
@@ -78,7 +80,7 @@ def test_a_fold_reads_every_file_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(read) == len(set(read)) == 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(case_count(12)))
 def test_a_fold_is_the_sum_of_the_table_whatever_happened_to_it(tmp_path: Path, seed: int) -> None:
     """Appends, compactions, deletes and restores at random; after each, the sum of a plain reading."""
     random, clock = Random(seed), Clock()
@@ -86,20 +88,52 @@ def test_a_fold_is_the_sum_of_the_table_whatever_happened_to_it(tmp_path: Path, 
     put(tmp_path, "sales", [{"n": 0}])
     found = reader(tmp_path, clock)
     for _ in range(12):
-        what = random.choice(["append", "append", "append", "compact", "delete", "restore"])
+        what = random.choice(
+            ["append", "append", "append", "compact", "gather", "gather", "delete", "restore"]
+        )
         if what == "append":
             put(tmp_path, "sales", [{"n": random.randrange(100)} for _ in range(random.randrange(1, 5))])
         elif what == "compact":
             DeltaTable(path).optimize.compact()
+        elif what == "gather":
+            compact(Path(path), target_bytes=random.choice([1, 2_000, 1 << 20]))
         elif what == "delete":
             DeltaTable(path).delete(f"n > {random.randrange(50, 100)}")
         else:
-            DeltaTable(path).restore(random.randrange(DeltaTable(path).version() + 1))
+            if version := DeltaTable(path).version():
+                DeltaTable(path).restore(random.randrange(version))
         clock.later()
         found.refresh()
         wanted = DeltaTable(path).to_pyarrow_table()
         assert found.fold("sum", ["n"], int, total) == sum(wanted["n"].to_pylist())
         assert found.rows == wanted.num_rows
+
+
+def test_of_gathered_files_a_fold_adds_what_is_new(tmp_path: Path) -> None:
+    clock, seen = Clock(), []
+    put(tmp_path, "sales", [{"n": 1}])
+    put(tmp_path, "sales", [{"n": 2}])
+    found = reader(tmp_path, clock)
+
+    def sum_of(value: int, rows: pa.Table) -> int:
+        seen.extend(rows["n"].to_pylist())
+        return total(value, rows)
+
+    assert found.fold("sum", ["n"], int, sum_of) == 3
+    for n in (3, 4):  # twice gathered before it is looked again
+        put(tmp_path, "sales", [{"n": n}])
+        assert compact(tmp_path / "tables" / "sales").after == 1
+    put(tmp_path, "sales", [{"n": 5}])
+    clock.later()
+    found.refresh()
+    assert found.fold("sum", ["n"], int, sum_of) == 15
+    assert sorted(seen) == [1, 2, 3, 4, 5]
+    assert compact(tmp_path / "tables" / "sales").before == 2
+    vacuum(tmp_path / "tables" / "sales", keep_ms=0)
+    clock.later()
+    found.refresh()
+    assert found.fold("sum", ["n"], int, sum_of) == 15
+    assert sorted(seen) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("seed", range(4))

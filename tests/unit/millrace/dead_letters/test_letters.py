@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from millrace.connectors import gathering
 from millrace.connectors.merging import _keep
+from millrace.connectors.upkeep import compact
 from millrace.dead_letters.letters import DeadLetterTable, Letter, LetterError, Position, Selection
 from millrace.dead_letters.stats import stats_of
 from tests.cases import case_count
@@ -58,6 +60,42 @@ def test_letters_come_in_the_order_of_their_batches_and_whole(table: DeadLetterT
     assert second.position == Position(TOPIC, 1, 0)
     assert found[3].position is None
     assert found[0].headers == '{"ce_id":"e-0"}'
+
+
+@pytest.mark.parametrize("seed", range(case_count(30)))
+def test_letters_of_gathered_files_are_told_as_before(tmp_path: Path, seed: int) -> None:
+    """Whatever is asked, by time or otherwise, and however files were gathered."""
+    chance, path, place = random.Random(seed), tmp_path / "dead_letters", 0
+    for _ in range(chance.randrange(2, 9)):
+        rows = [
+            letter(n, reason=chance.choice(["schema", "malformed"]), process=chance.choice("AB"))
+            for n in range(place, place + chance.randrange(1, 4))
+        ]
+        place += len(rows)
+        write(path, rows)
+        if chance.random() < 0.2:
+            compact(path, target_bytes=chance.choice([1, 20_000, 1 << 20]))
+    every = [*DeadLetterTable(str(path)).read()]
+    times = sorted({one.written_ms for one in every})
+    asked = [
+        Selection(
+            reasons=chance.choice([[], ["schema"]]),
+            processes=chance.choice([[], ["A"]]),
+            ids=chance.choice([[], [identity(chance.randrange(place))]]),
+            since_ms=chance.choice([None, *times]),
+            until_ms=chance.choice([None, *times]),
+        )
+        for _ in range(8)
+    ]
+    wanted = [[*DeadLetterTable(str(path)).read(one)] for one in asked]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathering, "_GROUP_ROWS", chance.choice([1, 3, 100]))
+        compact(path)
+    assert len(DeltaTable(str(path)).file_uris()) == 1
+    assert [*DeadLetterTable(str(path)).read()] == every
+    assert [[*DeadLetterTable(str(path)).read(one)] for one in asked] == wanted
+    few = [*DeadLetterTable(str(path)).read(columns=("reason",))]
+    assert [(one.reason, one.written_ms) for one in few] == [(one.reason, one.written_ms) for one in every]
 
 
 @pytest.mark.parametrize(
