@@ -508,8 +508,8 @@ MUTANTS: Final = (
     Mutant(
         "gathering: what stands between files is overtaken",
         _GATHERING,
-        "        if full >= size or (in_order and file.size >= size):\n",
-        "        if full >= size:\n",
+        "        if full >= target or (in_order and file.size >= size):\n",
+        "        if full >= target:\n",
         "rows stay in the order of writing",
         (f"{_GATHERED}::test_small_files_between_large_ones_are_not_put_out_of_order",),
     ),
@@ -597,8 +597,8 @@ MUTANTS: Final = (
     Mutant(
         "connectors: large files are written anew with small ones",
         _UPKEEP,
-        "LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)",
-        "LEVELS_BYTES = (16 << 20, 16 << 20, 256 << 20)",
+        "LEVELS_BYTES = (1 << 20, 16 << 20, TARGET_BYTES)",
+        "LEVELS_BYTES = (16 << 20, 16 << 20, TARGET_BYTES)",
         "gathering costs what is small",
         (f"{_UPSERT}::test_large_files_are_not_written_anew_for_a_few_small_ones",),
     ),

@@ -152,18 +152,21 @@ def files_of(table: DeltaTable) -> list[TableFile]:
     return sorted(found, key=lambda file: (file.at_ms, file.name))
 
 
-def runs_below(files: Sequence[TableFile], size: int, *, in_order: bool = True) -> list[list[TableFile]]:
-    """Return which files should become one: small ones, each run as many as make a file of about that size.
+def runs_below(
+    files: Sequence[TableFile], size: int, target: int, *, in_order: bool = True
+) -> list[list[TableFile]]:
+    """Return which files should become one: small ones, each run as many as make a file of about some size.
 
     Args:
         files: A table's files in the order of writing.
-        size: What is small, and how large a file is made, bytes.
+        size: Files below it are small, bytes.
+        target: Size of the files that are made, bytes.
         in_order: Whether nothing may stand between the files of a run; else whatever is small.
     """
     runs: list[list[TableFile]] = [[]]
     full = 0
     for file in files:
-        if full >= size or (in_order and file.size >= size):
+        if full >= target or (in_order and file.size >= size):
             runs.append([])
             full = 0
         if file.size < size:
@@ -307,7 +310,9 @@ def _commit(table: DeltaTable, folder: Path, name: str, rows: int, files: Sequen
 
 def _statistics(rows: int, of_files: Sequence[dict[str, Any]]) -> str:
     """Return what the log says of a file that has the rows of others: what is known of all of them."""
-    least, greatest, nulls = {}, {}, {}
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
     known = set.intersection(*({k for k, v in one.items() if v is not None} for one in of_files))
     for key in known:
         kind, _, column = key.partition(".")

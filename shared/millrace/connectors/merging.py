@@ -273,7 +273,7 @@ class AppendedTable(WaitingTable):
     """A table that rows are appended to: each batch's by a commit of their own."""
 
     #: A merge opens its files; an append only looks at what the log says of each.
-    _many_files = 32
+    _many_files = 128
 
     def append(self, number: int, rows: pa.Table, app_id: str) -> None:
         """Append rows that are none of its own batches'; the same ones again change nothing.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TARGET_BYTES = 128 * 1024 * 1024
 #: A table that a job writes is made of fewer files where it has more than so many between two of these sizes,
 #: bytes.
-LEVELS_BYTES = (1 << 20, 16 << 20, 256 << 20)
+LEVELS_BYTES = (1 << 20, 16 << 20, TARGET_BYTES)
 MANY_FILES = 16
 #: How often something is tried that the job's merges get in the way of.
 _ATTEMPTS = 5
@@ -163,7 +163,7 @@ def compacted(table: DeltaTable, folder: Path, target_bytes: int) -> Compacted:
     if not is_plain(table):  # the library knows what its rows are
         done = table.optimize.compact(target_size=target_bytes)
         return Compacted(folder.name, int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
-    runs = runs_below(files_of(table), target_bytes)
+    runs = runs_below(files_of(table), target_bytes, target_bytes)
     gathered = [len(run) for run in runs if gather_files(table, folder, run)]
     return Compacted(folder.name, sum(gathered), len(gathered))
 
@@ -191,8 +191,9 @@ def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES, in_order:
         files = files_of(table)
         for least, target in pairwise((0, *LEVELS_BYTES)):
             if sum(least <= file.size < target for file in files) > many:
-                runs = runs_below(files, target, in_order=in_order)
-                return sum(len(run) - 1 for run in runs if gather_files(table, folder, run))
+                # One at a time, since who brings rows into the table waits for it.
+                runs = runs_below(files, target, TARGET_BYTES, in_order=in_order)
+                return len(runs[0]) - 1 if runs and gather_files(table, folder, runs[0]) else 0
     return 0
 
 
