@@ -41,7 +41,8 @@ class Run(NamedTuple):
     every_s: float = 0.0
 
 
-#: Some at the ends, others between and beside; those that are paced tell what a second costs.
+#: Some at the ends, others between and beside; those that are paced tell what a second costs. The last four were
+#: added when the costs of the others had been told, to hold these against points that had no part in them.
 RUNS: Final = (
     Run(500, 2_000),
     Run(1_000, 100_000),
@@ -54,6 +55,10 @@ RUNS: Final = (
     Run(500, 2_000, 4.0),
     Run(2_000, 20_000, 3.0),
     Run(6_000, 5_000, 5.0),
+    Run(3_000, 50_000),
+    Run(8_000, 20_000),
+    Run(1_000, 5_000, 2.0),
+    Run(6_000, 100_000),
 )
 
 
