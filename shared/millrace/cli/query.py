@@ -76,10 +76,15 @@ def query(
     ] = None,
     bootstrap: Bootstrap = None,
     root: Root = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The apps' last demos, whatever else there is of them.")
+    ] = False,
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
     """Ask the apps' tables: as they are now, those with one row per key with what waits to be merged.
+
+    Of an app that has written none the tables of its last demo are asked.
 
     With --stream Spark runs the same text over tables and topics as they grow, until Ctrl-C or --for; --out
     is a Parquet folder (x.parquet) or a Delta table then.
@@ -94,12 +99,13 @@ def query(
              "--bootstrap": bootstrap}  # fmt: skip
     if not streams and (without := [name for name, value in given.items() if value]):
         raise UserError(f"{without[0]} goes with --stream")
-    apps = _apps(app_name, bootstrap, root, config, overrides)
+    apps, demos = _apps(app_name, bootstrap, root, demo, config, overrides)
     found = _tables(apps)
     if tables:
         if text is not None:
             raise UserError("--tables lists what there is: leave out the query")
         _list(found, shape, apps if streams else [])
+        _tell_demos(demos)
         return
     if not (text or "").strip():
         raise UserError('what is asked? For example: millrace query "SELECT count(*) FROM fraud.alerts"')
@@ -115,10 +121,22 @@ def query(
             str(text), shape, out, to, limit, from_ or Beginning.earliest, seconds, until_end, checkpoint
         )
         run_stream(asked, apps, [table for table, _ in found])
+        _tell_demos([name for name in demos if f"{name}." in asked.text or f"topic.{name}_" in asked.text])
         return
     if out is not None and out.suffix != ".parquet":
         raise UserError(f"--out writes Parquet: name it {out.with_suffix('.parquet')}, or use --format")
-    _answer(str(text), found, app_name, shape, out, limit)
+    of = _answer(str(text), found, app_name, shape, out, limit)
+    _tell_demos([name for name in demos if name in of])
+
+
+def _tell_demos(names: Sequence[str]) -> None:
+    """Say of which apps what was asked is of their last demos."""
+    from millrace.local.home import demo_path
+
+    if names:
+        typer.echo(
+            f"of {', '.join(names)} the last demo was asked, in {demo_path(names[0]).parent}", err=True
+        )
 
 
 Apps = list[tuple[str, "AppSettings"]]
@@ -127,7 +145,8 @@ Found = list[tuple["AppTable", "AppSettings"]]
 
 def _answer(
     text: str, found: Found, app_name: str | None, shape: Shown, out: Path | None, limit: int | None
-) -> None:
+) -> set[str]:
+    """Give the answer; return the apps whose tables were asked."""
     from millrace.query.catalog import asked_for
     from millrace.query.shown import as_table, rows_of, write_csv, write_json, write_parquet
     from millrace.query.tables import asking
@@ -151,6 +170,7 @@ def _answer(
                 typer.echo(line)
             if len(rows) > most:
                 typer.echo(f"… there are more than {most:,} rows: --limit, --format or --out", err=True)
+    return {table.app for table in asked}
 
 
 def _list(found: Found, shape: Shown, streaming: Apps) -> None:
@@ -188,26 +208,46 @@ def _apps(
     app_name: str | None,
     bootstrap: str | None,
     root: Path | None,
+    demo: bool,
     config: Path | None,
     overrides: Sequence[str] | None,
-) -> Apps:
-    """Return the apps that are asked, with their settings."""
+) -> tuple[Apps, list[str]]:
+    """Return the apps that are asked, with their settings, and of which of them it is the last demo."""
     from millrace.errors import UserError
+    from millrace.local.home import demo_path
     from millrace.runtime.apps import load_app
     from millrace.runtime.commands import settings_of
-    from millrace.runtime.demo_settings import published_settings
+    from millrace.runtime.demo_settings import demo_instead, published_settings
     from millrace.runtime.installed import list_apps
     from millrace.runtime.settings_sources import FromOption
 
     if app_name is None and (root is not None or overrides):
         raise UserError("--root and --set are those of one app: say which with --app")
+    if root is not None and demo:
+        raise UserError("--root and --demo are two folders: give one of them")
     if app_name is not None:
         load_app(app_name)
-    sets: list[str] = [] if root is None else [*published_settings(root)]
-    given = (("--root", "storage.root", root), ("--bootstrap", "kafka.bootstrap", bootstrap))
-    sets += [FromOption(option, key, str(value)) for option, key, value in given if value is not None]
-    names = [app_name] if app_name is not None else list(list_apps())
-    return [(name, settings_of(name, config, [*sets, *(overrides or ())])) for name in names]
+
+    def settings_at(name: str, option: str, folder: Path | None) -> AppSettings:
+        sets: list[str] = [] if folder is None else [*published_settings(folder)]
+        given = ((option, "storage.root", folder), ("--bootstrap", "kafka.bootstrap", bootstrap))
+        sets += [FromOption(said, key, str(value)) for said, key, value in given if value is not None]
+        return settings_of(name, config, [*sets, *(overrides or ())])
+
+    found, demos = [], []
+    for name in [app_name] if app_name is not None else list_apps():
+        settings = settings_at(name, "--root", root)
+        own = settings.storage.local_root
+        of_demo = demo_path(name) if demo else None
+        if of_demo is None and root is None and own is not None:
+            of_demo = demo_instead(name, own)
+        if of_demo is not None and of_demo.is_dir():
+            demos.append(name)
+            settings = settings_at(name, "--demo", of_demo)
+        elif demo:
+            continue
+        found.append((name, settings))
+    return found, demos
 
 
 def _tables(apps: Apps) -> Found:

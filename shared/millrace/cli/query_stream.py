@@ -83,7 +83,6 @@ def run_stream(asked: Asked, apps: Sequence[tuple[str, AppSettings]], tables: Se
     """
     from millrace.errors import UserError
     from millrace.local.stopping import stop_signals
-    from millrace.operations.sending import reachable
     from millrace.query.catalog import unknown_table
     from millrace.query.places import Noted, check_folder, check_topic, goes_on, kept
     from millrace.query.topics import named, unknown_topics
@@ -113,9 +112,9 @@ def run_stream(asked: Asked, apps: Sequence[tuple[str, AppSettings]], tables: Se
     if asked.to is not None:
         check_topic(asked.to, topics)
     if asked_topics or asked.to:
-        kafka = settings[chosen].kafka.spark_options()
-        kafka["kafka.bootstrap.servers"] = reachable(settings[chosen].kafka)
-        _topics_are_there(asked_topics, asked.to, settings[chosen].kafka, kafka["kafka.bootstrap.servers"])
+        at, broker = _broker([settings[name].kafka for name in (chosen, *settings)])
+        kafka = at.spark_options() | {"kafka.bootstrap.servers": broker}
+        _topics_are_there(asked_topics, asked.to, at, broker)
     for name in of_topics:
         make = load_app(name).masking
         made = None if make is None else make(settings[name])
@@ -159,6 +158,23 @@ def run_stream(asked: Asked, apps: Sequence[tuple[str, AppSettings]], tables: Se
             stop=ended.is_set,
         )
     typer.echo(f"ended after {count:,} batches", err=True)
+
+
+def _broker(of_apps: Sequence[KafkaSettings]) -> tuple[KafkaSettings, str]:
+    """Return which app's broker is asked, and its address: the first's, else that of one who names one.
+
+    So topics of a demo are found, of which only the app that runs knows the broker.
+    """
+    from millrace.errors import UserError
+    from millrace.operations.sending import reachable
+
+    try:
+        return of_apps[0], reachable(of_apps[0])
+    except UserError:
+        named = next((kafka for kafka in of_apps if kafka.bootstrap is not None), None)
+        if named is None or of_apps[0].bootstrap is not None:
+            raise
+        return named, reachable(named)
 
 
 def _topics_are_there(

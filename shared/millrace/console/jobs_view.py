@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _STYLES: Final = {
     "running": "green", "starting": "yellow", "failed": "bold red", "died": "bold red", "unreadable": "red",
 }  # fmt: skip
-#: Narrower terminals get fewer columns.
-_WIDE: Final = 105
+#: Columns of the table of jobs, those that say who a row is of and those that may be left out, from the end.
+_NAMES: Final = ("app", "state", "since")
+_FIGURES: Final = ("rows/s", "lag", "batch", "took", "gap", "late", "dead", "keys", "state")
 #: Spark's phases of a batch that say something to a person, in their order.
 PHASES: Final = {
     "latestOffset": "offsets",
@@ -42,10 +43,10 @@ def ago(ms: int | None, now_ms: int) -> str:
 
 
 def took(ms: float) -> str:
-    """Return a duration in its two largest units.
+    """Return a duration in its two largest units, where the second is nothing in the first alone.
 
-    >>> took(250), took(4_200), took(7_260_000), took(200_000_000)
-    ('250 ms', '4.2 s', '2 h 1 min', '2 d 7 h')
+    >>> took(250), took(4_200), took(240_000), took(7_260_000), took(200_000_000)
+    ('250 ms', '4.2 s', '4 min', '2 h 1 min', '2 d 7 h')
     """
     if ms < 1_000:
         return f"{ms:.0f} ms"
@@ -53,11 +54,15 @@ def took(ms: float) -> str:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(int(ms / 1000), 60)
     if minutes < 60:
-        return f"{minutes} min {seconds} s"
+        return _both(minutes, "min", seconds, "s")
     hours, minutes = divmod(minutes, 60)
     if hours < 24:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
+        return _both(hours, "h", minutes, "min")
+    return _both(hours // 24, "d", hours % 24, "h")
+
+
+def _both(large: int, unit: str, small: int, smaller: str) -> str:
+    return f"{large} {unit} {small} {smaller}" if small else f"{large} {unit}"
 
 
 def size(count: int | None) -> str:
@@ -89,14 +94,9 @@ def jobs_table(
         found: The jobs.
         now_ms: Now, UTC ms.
         ascii_only: Whether the terminal has no lines to draw with.
-        width: Columns of the terminal: where they are few, less is shown.
+        width: Columns of the terminal: where they are few, less is shown, and that whole.
     """
-    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("app", "state", "since"):
-        table.add_column(name, no_wrap=True)
-    figures = ("rows/s", "lag", "batch", "took", "gap", "late", "dead", "keys", "state")
-    for name in figures[: 5 if width < _WIDE else None]:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows: list[list[str | Text]] = []
     notes: list[RenderableType] = []
     for status in found:
         f = status.figures
@@ -116,12 +116,27 @@ def jobs_table(
             _count(entries),
             size(stored),
         ]
-        table.add_row(*cells[: len(table.columns)])
+        rows.append(cells)
         if status.note:
             notes.append(Text(clean(f"{status.app}: {status.note}", ascii_only=ascii_only), "yellow"))
     if not found:
         notes.append(Text("no job is known on this machine"))
-    return Group(table, *notes)
+    tables = (_table(rows, count, ascii_only) for count in range(len(_FIGURES), 0, -1))
+    measure = Console(width=10_000).measure
+    fitting = next((table for table in tables if measure(table).maximum <= width), None)
+    return Group(_table(rows, 1, ascii_only) if fitting is None else fitting, *notes)
+
+
+def _table(rows: Sequence[Sequence[str | Text]], figures: int, ascii_only: bool) -> Table:
+    """Return a table of rows with so many of the figures."""
+    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, pad_edge=False)
+    for name in _NAMES:
+        table.add_column(name, no_wrap=True)
+    for name in _FIGURES[:figures]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells[: len(table.columns)])
+    return table
 
 
 def _state(f: Figures | None) -> tuple[int | None, int | None]:

@@ -14,7 +14,7 @@ from millrace.dashboard.progress import Progress, read_progress
 from millrace.dashboard.tables import DeltaReader, open_table
 from millrace.dead_letters import one_line
 from millrace.errors import UserError
-from millrace.runtime.demo_settings import published_settings
+from millrace.runtime.demo_settings import demo_instead, published_settings
 
 if TYPE_CHECKING:
     from millrace.runtime.apps import App
@@ -177,8 +177,6 @@ def find_root(app: str, settings: AppSettings, given: Path | None) -> Path:
     Raises:
         UserError: What the user named is no folder, or the storage is not local.
     """
-    from millrace.local.home import demo_path
-
     if given is not None:
         if not given.is_dir():
             raise UserError(f"{given} is no folder: name the one that has the folder 'tables' in it")
@@ -188,6 +186,4 @@ def find_root(app: str, settings: AppSettings, given: Path | None) -> Path:
         raise UserError(
             f"storage.root is {settings.storage.root}: only local and mounted folders are supported"
         )
-    demo = demo_path(app)
-    has_demo = (demo / "tables").is_dir() or bool(published_settings(demo))
-    return demo if has_demo and not (root / "tables").is_dir() else root
+    return demo_instead(app, root) or root

@@ -89,5 +89,5 @@ def unknown_table(name: str, known: Sequence[str]) -> UserError:
     if near:
         return UserError(f"there is no table {name}; did you mean {' or '.join(near[:3])}?")
     if not known:
-        return UserError(f"there is no table {name}: no app has written any yet (see --root)")
+        return UserError(f"there is no table {name}: no app has written any yet (see --root, --demo)")
     return UserError(f"there is no table {name}; `millrace query --tables` lists the {len(known)} that are")

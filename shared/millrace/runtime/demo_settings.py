@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from millrace.local.home import demo_path
+
 ANNOUNCED_FILE = "running.json"
 
 
@@ -53,3 +55,15 @@ def published_settings(folder: Path) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         return ()
     return tuple(found)
+
+
+def demo_instead(app: str, root: Path) -> Path | None:
+    """Return the folder of an app's last demo, where the app itself has written no tables; else ``None``.
+
+    Args:
+        app: Name of the app.
+        root: Its ``storage.root``.
+    """
+    demo = demo_path(app)
+    has_demo = (demo / "tables").is_dir() or bool(published_settings(demo))
+    return demo if has_demo and not (root / "tables").is_dir() else None

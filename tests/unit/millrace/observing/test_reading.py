@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -184,6 +185,23 @@ def test_a_mistake_is_one_line(home: Path, args: str, said: str) -> None:
     code, _, errors = run(*args.split())
     assert (code, len(errors.strip().splitlines())) == (2, 1), errors
     assert said in errors
+
+
+def test_a_table_of_jobs_shows_what_it_shows_whole() -> None:
+    from rich.console import Console
+
+    def shown(width: int) -> list[str]:
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(jobs_table([status("/b")], NOW, width=width))
+        return console.export_text().splitlines()
+
+    widest = [line.split() for line in shown(200)]
+    for width in range(36, 200, 4):
+        lines = [line.split() for line in shown(width)]
+        assert len(lines) == len(widest)
+        for line, whole in zip(lines, widest, strict=True):
+            assert line == whole[: len(line)] or set("".join(line)) == {"─"}
+        assert "…" not in "".join(map("".join, lines))
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -204,6 +205,25 @@ def test_rows_come_as_a_table_json_csv_and_parquet(fraud: Path, tmp_path: Path) 
     assert [p.name for p in tmp_path.glob(".found*")] == []
     code, shown = command("--tables", *where)
     assert "fraud.alerts  amount  double" in shown
+
+
+def test_of_an_app_that_has_written_nothing_its_last_demo_is_asked(fraud: Path, tmp_path: Path) -> None:
+    demo = tmp_path / ".millrace" / "demo" / "fraud"
+    demo.parent.mkdir(parents=True)
+    assert "no app has written any" in command("SELECT count(*) n FROM fraud.alerts")[1]
+    shutil.copytree(fraud, demo)
+    done = CliRunner().invoke(build(), ["query", "SELECT count(*) n FROM fraud.alerts", "--json"])
+    assert (done.exit_code, done.stdout) == (0, '{"n":2}\n')
+    assert done.stderr == f"of fraud the last demo was asked, in {demo.parent}\n"
+    shutil.rmtree(demo / "tables" / "late")
+    at_root = CliRunner().invoke(build(), ["query", "--tables", "--app", "fraud", "--root", str(fraud)])
+    assert ("fraud.late" in at_root.stdout, at_root.stderr) == (True, "")
+    own = ["--app", "fraud", "-s", f"storage.root={fraud}"]
+    assert "fraud.late" in command("--tables", *own)[1]
+    assert "fraud.late" not in command("--tables", *own[:2], "--demo")[1]
+    assert "two folders" in command("--tables", *own[:2], "--root", str(fraud), "--demo")[1]
+    for app in ("iot", "clickstream"):  # those that had no demo are left out
+        assert f"{app}." not in command("--tables", "--demo")[1]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_point_that_is_left_out_is_foretold_by_the_others_only_with_what_a_sec
     assert blind[-1] < alone[-1]
 
 
-#: The first eleven runs of ``millrace bench sizing``: events, pages, seconds between batches; 0: as they are done.
+#: The first runs of ``millrace bench sizing``: events, pages, seconds between batches; 0: as they are done.
 RUNS = [(500, 61, 0), (1_000, 149, 0), (4_000, 228, 0), (8_000, 64, 0), (8_000, 625, 0), (2_000, 163, 0),
         (4_000, 402, 0), (6_000, 87, 0), (500, 61, 4), (2_000, 163, 3), (6_000, 87, 5)]  # fmt: skip
 
