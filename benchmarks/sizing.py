@@ -41,8 +41,8 @@ class Run(NamedTuple):
     every_s: float = 0.0
 
 
-#: Some at the ends, others between and beside; those that are paced tell what a second costs. The last four were
-#: added when the costs of the others had been told, to hold these against points that had no part in them.
+#: Some at the ends, others between and beside; those that are paced tell what a second costs. The last four
+#: were added when the costs of the others had been told, to hold these against points without a part in them.
 RUNS: Final = (
     Run(500, 2_000),
     Run(1_000, 100_000),
