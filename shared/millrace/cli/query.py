@@ -242,8 +242,9 @@ def _apps(
         if of_demo is None and root is None and own is not None:
             of_demo = demo_instead(name, own)
         if of_demo is not None and of_demo.is_dir():
-            demos.append(name)
             settings = settings_at(name, "--demo", of_demo)
+            if settings.storage.local_root == of_demo:  # what --set says wins
+                demos.append(name)
         elif demo:
             continue
         found.append((name, settings))

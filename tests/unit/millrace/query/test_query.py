@@ -218,10 +218,14 @@ def test_of_an_app_that_has_written_nothing_its_last_demo_is_asked(fraud: Path, 
     shutil.rmtree(demo / "tables" / "late")
     at_root = CliRunner().invoke(build(), ["query", "--tables", "--app", "fraud", "--root", str(fraud)])
     assert ("fraud.late" in at_root.stdout, at_root.stderr) == (True, "")
-    own = ["--app", "fraud", "-s", f"storage.root={fraud}"]
-    assert "fraud.late" in command("--tables", *own)[1]
-    assert "fraud.late" not in command("--tables", *own[:2], "--demo")[1]
-    assert "two folders" in command("--tables", *own[:2], "--root", str(fraud), "--demo")[1]
+    empty = CliRunner().invoke(build(), ["query", "--tables", "--app", "fraud", "-s", "storage.root=other"])
+    assert (empty.stdout.split(), empty.stderr) == (["table", "column", "type"], "")
+    own = load_settings(load_app("fraud").settings, app="fraud").storage.local_root
+    assert own is not None
+    shutil.copytree(fraud, own)
+    assert "fraud.late" in command("--tables")[1]
+    assert "fraud.late" not in command("--tables", "--demo")[1]
+    assert "two folders" in command("--tables", "--app", "fraud", "--root", str(fraud), "--demo")[1]
     for app in ("iot", "clickstream"):  # those that had no demo are left out
         assert f"{app}." not in command("--tables", "--demo")[1]
 
