@@ -12,6 +12,7 @@ import numpy as np
 
 from millrace_apps.benchmarks.inputs import Events
 from millrace_apps.benchmarks.kafka_io import Pace, Results, preload
+from millrace_apps.benchmarks.report import tell
 from millrace_apps.benchmarks.running import Rate, Stage, Written, is_correct, latencies, stage
 from millrace_apps.benchmarks.streams import BenchmarkFailed
 
@@ -57,8 +58,10 @@ def big_state(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> 
     cap = f"stream.max_offsets_per_trigger={sizes.batch}"
     with stage(bootstrap, "w1_big", cap, *overrides) as on:
         begin = time.monotonic()
+        tell(f"filling the state of {sizes.keys:,} cards")
         filled = _fill(on, sizes.keys)
         fill_s = time.monotonic() - begin
+        tell(f"filled in {fill_s:.0f} s; {rate.rate:,} events/s for {rate.warm_up_s + rate.duration_s} s")
         sent = on.pace(rate, first_id=sizes.keys)
         with Written(Path(on.settings.storage.path("checkpoint")) / "state") as written:
             with on.producing(sent) as producer:
@@ -68,6 +71,7 @@ def big_state(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> 
                 on.await_results(sizes.keys + rate.rows)
                 producer.wait()
             state_bytes, results = written.sample() - bytes_before, on.produced() - results_before
+        tell(f"killed among {sizes.recovery_s} s of events, and started again")
         more, killed_ms, dead_ms = _kill(on, sizes, first_id=sizes.keys + rate.rows)
         found = on.results()
     return {

@@ -10,7 +10,6 @@ import itertools
 import json
 import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from typing import Any, Final, Literal
 from millrace.errors import UserError
 from millrace_apps.benchmarks import machine, metered, reference
 from millrace_apps.benchmarks.metered import Metered
-from millrace_apps.benchmarks.report import flat
+from millrace_apps.benchmarks.report import flat, tell
 
 Better = Literal["lower", "higher"]
 Say = Callable[[str], None]
@@ -415,7 +414,7 @@ def compare(
     Raises:
         UserError: No such commit, no such command, a run that failed, a figure that is not there.
     """
-    say = say or _say
+    say = say or tell
     if not plan.command:
         raise UserError("give the command that is compared, behind --, e.g. -- millrace bench memory-host")
     today_tree = reference.repository(folder or Path(__file__).parent)
@@ -452,7 +451,3 @@ def configuration(plan: Plan) -> dict[str, Any]:
         "cpu_measure": plan.cpu_figure or "cpu_s",
         "above_1": "today's tree is better",
     }
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

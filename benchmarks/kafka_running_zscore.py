@@ -21,6 +21,7 @@ from millrace_apps.benchmarks.case import bench_session, streaming_settings
 from millrace_apps.benchmarks.cpu import cpu_seconds
 from millrace_apps.benchmarks.inputs import Events, card_name, make_events
 from millrace_apps.benchmarks.kafka_io import preload, read_results, read_values
+from millrace_apps.benchmarks.report import tell
 from millrace_apps.benchmarks.streams import BenchmarkFailed, Mark, await_end, combined
 
 if TYPE_CHECKING:
@@ -111,12 +112,15 @@ def kafka_running_zscore(sizes: Sizes, bootstrap: str | None) -> dict[str, Any]:
         events = make_events(sizes.messages, sizes.keys)
         setting = Setting(broker, folder, f"{own}-events", events, sizes)
         try:
+            tell(f"{sizes.messages:,} messages to {setting.topic}")
             preload(broker, setting.make_topic(setting.topic, SENT_TIME), events)
             for repeat in range(sizes.repeats):
                 order = list(measured) if repeat % 2 == 0 else list(reversed(measured))
                 for system in order:
                     run = f"{own}-{system.replace('_', '-')}-{repeat}"
+                    tell(f"{system}, run {repeat + 1} of {sizes.repeats}")
                     runs[system].append(measured[system](setting, run))
+                    tell(f"{system}: {runs[system][-1]['rows_per_s']:,.0f} messages/s")
         finally:
             delete_topics(broker, [t for t in topic_partitions(broker) if t.startswith(own)])
     found = {system: combined(of) for system, of in runs.items()}

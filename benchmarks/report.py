@@ -85,6 +85,15 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
+def tell(line: str) -> None:
+    """Say on standard error how far a benchmark is that takes minutes.
+
+    Args:
+        line: What is said.
+    """
+    print(line, file=sys.stderr, flush=True)
+
+
 def tables(title: str, results: Mapping[str, Any]) -> list[Table]:
     """Return the figures as tables: the systems side by side, then the others one per row.
 
