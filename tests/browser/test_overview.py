@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,10 @@ from tests.unit.apps.fraud.tables import fraud_folder
 from tests.unit.millrace.dashboard.cases import put
 from tests.unit.millrace.dashboard.test_overview import page_of
 from tests.unit.millrace.observing.cases import figures, record
+
+#: What each panel of a page takes, for who asks why a page is too long.
+HEIGHTS = """[...document.querySelectorAll('[id^=panel-]')].map(
+    one => `${one.id} ${one.offsetHeight}${one.open ? ' open' : ''}`).join(', ')"""
 
 
 def told(root: Path, **more: Any) -> Figures:
@@ -90,11 +93,9 @@ def test_the_first_page_shows_what_runs_and_folds_the_rest(
         # What matters first; what is folded opens, and stays so.
         drift = page.locator("#panel-drift")
         expect(drift.locator("summary")).to_be_visible()
-        deadline = time.monotonic() + 60
-        most = 3_000 if width > 1000 else 6_500
-        while (height := page.evaluate("document.documentElement.scrollHeight")) >= most:
-            assert time.monotonic() < deadline, height  # panels come one by one
-            page.wait_for_timeout(50)
+        expect(page.locator(".panel:not(.foldable)[data-version='0']")).to_have_count(0)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        assert height < (3_000 if width > 1000 else 6_500), page.evaluate(HEIGHTS)
         expect(drift.locator(".view")).not_to_be_visible()
         drift.locator("summary").click()
         expect(drift.locator(".view")).to_be_visible()

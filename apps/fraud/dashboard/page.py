@@ -222,11 +222,11 @@ page = DashboardPage(
                "by labels that are old enough. Blocks by list have no part in it."),
         Panel("rules", "Rule effects", rule_effects, empty="no rule has held yet",
                about="How often rules held; precision of the alerts that they stand on."),
+        Panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
+               about="Prequential: each model judged on transactions that it had not seen."),
         Panel("changes", "Proposals", dashboard_changes.proposals, width="full",
                empty="no proposal yet; sending one takes a broker",
                about="Changes of thresholds and lists, those that wait for a second person first."),
-        Panel("models", "Champion and challenger", dashboard_model.models, empty="no model was at work yet",
-               about="Prequential: each model judged on transactions that it had not seen."),
         Panel("drift", "Drift", dashboard_model.drift, empty="too few decisions to compare",
                about="Population stability index against the first quarter of the time: below 0.1 stable, "
                "above 0.25 changed."),
