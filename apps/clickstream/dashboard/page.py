@@ -339,6 +339,8 @@ _PANELS: Final = (
           about="In each minute, and in the five minutes before it; two hours of events."),
     Panel("sessions", "Sessions", session_figures, empty="no session yet",
           about="Of people, of the last two days of events; bots are counted apart."),
+    Panel("revenue", "Revenue", revenue, empty="no order yet",
+          about="By the time of the order; two days of events."),
     *dashboard_periods.PANELS,
     Panel("funnel", "Funnel", funnel, empty="nobody has entered a funnel yet",
           about="Share of those who did the first step, by arm; open sessions too."),
@@ -361,8 +363,6 @@ _PANELS: Final = (
     Panel("channels", "Channels", channels, width="full", empty="no session and no order yet",
           about="Of the last two days of events. Visits of people; revenue is net of refunds, attributed "
           "over all devices of a person."),
-    Panel("revenue", "Revenue", revenue, empty="no order yet",
-          about="By the time of the order; two days of events."),
     Panel("privacy", "Consent", privacy, empty="no answer yet"),
 )  # fmt: skip
 
