@@ -26,6 +26,7 @@ from millrace.models.manifest import Manifest
 from millrace.operations.report import write
 from millrace.operators.control import Chart
 from millrace_apps.benchmarks.iot_world import World, profile, run_world
+from millrace_apps.benchmarks.report import tell
 from millrace_apps.iot_maintenance import demo
 from millrace_apps.iot_maintenance.evaluation.demo_causes import degradations
 from millrace_apps.iot_maintenance.evaluation.stream import settings_for
@@ -64,7 +65,7 @@ def history() -> Iterator[World]:
     settings = _settings()
     for seed, hour in WORLDS:
         yield run_world(profile(seed, hour, machines=_MACHINES), settings)
-        print(f"world {seed} at {hour} h", file=sys.stderr, flush=True)
+        tell(f"world {seed} at {hour} h")
 
 
 def read_of(worlds: Iterator[World] | list[World]) -> Read:
@@ -132,9 +133,9 @@ def normal() -> dict[str, Chart]:
         world = run_world(replace(profile(seed, hour, seconds=_WELL_S), **well), settings)  # type: ignore[arg-type]
         # Machines of different worlds have the same names.
         rows += [{**row, "machine_id": f"{seed}.{row['machine_id']}"} for row in world.tables["readings"]]
-        print(f"world {seed} at {hour} h", file=sys.stderr, flush=True)
+        tell(f"world {seed} at {hour} h")
     charts, told = learn(rows, demo.TOGETHER_MS, CONFIDENCE)
-    print("\n".join(told), file=sys.stderr)
+    tell("\n".join(told))
     return charts
 
 

@@ -188,11 +188,11 @@ def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES, in_order:
         table.update_incremental()
         if not is_plain(table):
             return 0
-        files = files_of(table)
+        sizes = sizes_of(table)
         for least, target in pairwise((0, *LEVELS_BYTES)):
-            if sum(least <= file.size < target for file in files) > many:
+            if sum(least <= size < target for size in sizes) > many:
                 # One at a time, since who brings rows into the table waits for it.
-                runs = runs_below(files, target, TARGET_BYTES, in_order=in_order)
+                runs = runs_below(files_of(table), target, TARGET_BYTES, in_order=in_order)
                 return len(runs[0]) - 1 if runs and gather_files(table, folder, runs[0]) else 0
     return 0
 
