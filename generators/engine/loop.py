@@ -69,19 +69,24 @@ class AppPace:
         ahead_ms: People go on no further than this beyond the newest message, ms of event time.
         silent_s: An app that says nothing new for so long, s, is not waited for until it does: it may have
             nothing to say.
+        first_s: The same of an app that has said nothing at all yet: what it first speaks of may be far ahead.
 
     Attributes:
         heard_ms: Event time of the newest message, ms.
     """
 
-    def __init__(self, time_of: Callable[[Any], int], ahead_ms: int, silent_s: float = 20.0) -> None:
+    def __init__(
+        self, time_of: Callable[[Any], int], ahead_ms: int, silent_s: float = 20.0, first_s: float = 2.0
+    ) -> None:
         self._time_of, self._ahead_ms, self._silent_s = time_of, ahead_ms, silent_s
+        self._patience_s = min(first_s, silent_s)
         self._given_up = False
         self.heard_ms = 0
 
     def hear(self, message: Any) -> None:
         """Take down how far the app has come."""
         at_ms = self._time_of(message)
+        self._patience_s = self._silent_s
         if at_ms > self.heard_ms:
             self.heard_ms, self._given_up = at_ms, False
 
@@ -94,6 +99,8 @@ class AppPace:
 
         Example:
             >>> pace = AppPace(lambda message: message, ahead_ms=10, silent_s=60)
+            >>> pace.holds(11, 1), pace.holds(11, 2)  # nothing has been said yet
+            (True, False)
             >>> pace.hear(100)
             >>> pace.holds(110, 0), pace.holds(111, 0), pace.holds(111, 60), pace.holds(111, 0)
             (False, True, False, False)
@@ -101,7 +108,7 @@ class AppPace:
             >>> pace.holds(112, 0)
             True
         """
-        self._given_up |= silent_s >= self._silent_s
+        self._given_up |= silent_s >= self._patience_s
         return not self._given_up and target_ms > self.heard_ms + self._ahead_ms
 
 

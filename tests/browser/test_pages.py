@@ -97,6 +97,7 @@ def test_segments_of_the_shop_can_be_chosen_by_their_kind(tmp_path: Path, look: 
     with serving({"clickstream": LivePage(data, load_page(app), interval_ms=300)}) as (url, _):
         page = look(f"{url}/#/clickstream", width=1280, dark=False)
         panel = page.locator("#panel-segments")
+        panel.locator("summary").first.click()
         kinds = panel.locator("tbody tr td:first-child, tbody tr th:first-child")
         expect(kinds).to_contain_text(["channel", "device"])
         panel.locator("select").select_option("device")

@@ -574,6 +574,22 @@ MUTANTS: Final = (
         (f"{_STORE}::test_a_store_that_lives_on_is_swept_by_ticks_as_one_that_restarts",),
     ),
     Mutant(
+        "pages: schemas that have other places are not written to the lists of pages",
+        f"{_STATE}/pages.py",
+        "            self._index.changed()  # all pages",
+        "            pass  # all pages",
+        "what an upgrade leaves can be read",
+        (f"{_STORE}::test_a_store_that_lives_on_brings_over_what_one_that_restarts_does",),
+    ),
+    Mutant(
+        "pages: the schema of now keeps its place when earlier ones go",
+        f"{_STATE}/generations.py",
+        "            self.now = used.index(self.now)\n",
+        "",
+        "what an upgrade leaves can be read",
+        (f"{_STORE}::test_a_store_that_lives_on_brings_over_what_one_that_restarts_does",),
+    ),
+    Mutant(
         "pages: the times of pages that were folded are kept",
         f"{_STATE}/pages.py",
         "            self._only = self._times = self._first = None\n",

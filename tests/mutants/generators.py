@@ -42,7 +42,7 @@ MUTANTS: Final = (
     Mutant(
         "generators: a silent app is waited for without end",
         "generators/engine/loop.py",
-        "        self._given_up |= silent_s >= self._silent_s\n",
+        "        self._given_up |= silent_s >= self._patience_s\n",
         "",
         "a loop with an app that has stopped ends",
         (f"{_LOOP}::test_an_app_in_time_is_not_waited_for_and_a_silent_one_once",),

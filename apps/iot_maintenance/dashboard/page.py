@@ -313,8 +313,8 @@ def sensors(data: AppData) -> View | None:
 
 #: What is looked at now and then: it comes last, and shut.
 _FOLDED: Final = (
-    "models", "intervals", "alarm-states", "alarm-rate", "alarm-kpis", "top-alarms", "shift-trend",
-    "shift-machines", "sensors",
+    "unusual", "models", "intervals", "health", "alarm-states", "alarm-rate", "alarm-kpis", "top-alarms",
+    "shift-trend", "shift-machines", "sensors",
 )  # fmt: skip
 
 page = DashboardPage(

@@ -24,6 +24,7 @@ from millrace.errors import UserError
 from millrace.host.chunks import WATERMARK, status_of
 from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_types import struct_type
+from millrace.host.spark_uploads import AwaitingUploads
 from millrace.process import KeyedProcess
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.contract import check_contract
@@ -138,7 +139,10 @@ def write_to(
     written = {str(table): str(file) for table, file in kept_ids(folder).items()}
     functions = {output: target for output, target in outputs.items() if callable(target)}
     writer = stream.raw.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(
-        _Sink(stream, tables, formats, functions, incarnation, folder, written)
+        AwaitingUploads(
+            _Sink(stream, tables, formats, functions, incarnation, folder, written),
+            folder / "checkpoint" / "state",
+        )
     )
     if name is not None:
         writer = writer.queryName(name)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from millrace.host.spark import ProcessedStream, keyed
 from millrace.host.spark_clock import clock_settings_for
+from millrace.host.spark_uploads import AwaitingUploads
 from millrace.host.system import Drain, Tick, encode_system
 from millrace.playback.files import write_batches
 from millrace.playback.steps import END, Batch, Control, Emitted, Plan, Restart, events_of
@@ -69,7 +70,7 @@ def _query(plan: Plan, coming: list[Batch], spark: SparkSession, folder: Path) -
 
     writer = (
         stream.raw.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
-        .foreachBatch(take)
+        .foreachBatch(AwaitingUploads(take, folder / "checkpoint" / "state"))
         .trigger(availableNow=True)
     )
     # The end of the input is for this checkpoint, as its identity in the clock's settings says.

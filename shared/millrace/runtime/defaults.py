@@ -78,6 +78,15 @@ STREAMING_DEFAULTS: dict[str, Default] = {
     ),
 }
 
+#: Of a query that runs as a station, beside those of every session.
+STATION_DEFAULTS: dict[str, Default] = {
+    f"{_STATE}.minDeltasForSnapshot": Default(
+        "30",
+        "a snapshot writes out and links what is in memory: after ten quick batches (the default) pages that "
+        "each batch writes again came to the disk six times a minute, and were sorted into the rest as often",
+    ),
+}
+
 #: Only with a local master: the checkpoint is on a local disk, workers are on this machine.
 LOCAL_DEFAULTS: dict[str, Default] = {
     "spark.sql.streaming.checkpointFileManagerClass": Default(

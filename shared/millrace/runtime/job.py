@@ -22,6 +22,7 @@ from millrace.errors import MillraceError, UserError
 from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
+from millrace.host.spark_uploads import AwaitingUploads
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.local.belonging import belonging, belonging_to
 from millrace.local.stopping import stop_signals
@@ -34,6 +35,7 @@ from millrace.runtime.apps import App, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
+from millrace.runtime.defaults import STATION_DEFAULTS
 from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_metrics, spark_session
@@ -319,7 +321,7 @@ class Job:
         partitions = self._stations() or spark.shuffle_partitions
         if self._sessions is not None:
             told = {} if partitions is None else {PARTITIONS_CONF: str(partitions)}
-            return self._sessions(self.app.name, told | state_conf(self.settings))
+            return self._sessions(self.app.name, told | self._state_conf())
         return spark_session(
             f"millrace-{self.app.name}",
             master=spark.master,
@@ -328,11 +330,16 @@ class Job:
             quick_start=is_short(self.settings, self._waiting, until_end=self._until_end),
             log_file=self._log_file,
             conf=spark_metrics(self.settings.metrics.host, self.settings.metrics.spark_port)
-            | state_conf(self.settings)
+            | self._state_conf()
             | dict(spark.conf),
             is_typical=lambda: self._ran,
             preload=(self.app.topology.__module__,),
         )
+
+    def _state_conf(self) -> dict[str, str]:
+        """Return what Spark's state store is told, beside what it is told in every session."""
+        of_plan = STATION_DEFAULTS if self._stations() is not None else {}
+        return {name: default.value for name, default in of_plan.items()} | state_conf(self.settings)
 
     def _bring_over(self, spark: SparkSession) -> None:
         """Bring the checkpoint to the plan that is set, where it has the other one."""
@@ -440,10 +447,12 @@ class Job:
         self._writers.callback(router.close)
         if end is None:
             spark.streams.addListener(listener(self._monitor))
+        checkpoint = self.settings.storage.path("checkpoint")
+        write = AwaitingUploads(router, Path(checkpoint) / "state", self._stop)
         writer = (
             outputs.stream.raw.writeStream.queryName(self.app.name)
-            .option("checkpointLocation", self.settings.storage.path("checkpoint"))
-            .foreachBatch(belonging(router))
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(belonging(write))
         )
         interval = self.settings.stream.trigger_interval
         if self._until_end:

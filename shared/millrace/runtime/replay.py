@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import UserError
+from millrace.host.spark_uploads import AwaitingUploads
 from millrace.host.system import Drain, encode_system
 from millrace.runtime.apps import App
 from millrace.runtime.clock_files import Epoch
@@ -341,7 +342,7 @@ class _Run:
         writer = (
             outputs.stream.raw.writeStream.queryName(f"replay-{self._app.name}")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
-            .foreachBatch(router)
+            .foreachBatch(AwaitingUploads(router, self._folder / "checkpoint" / "state"))
             .trigger(availableNow=True)
         )
         with clock_settings_for(spark, [Epoch(0, _clock_of_records(outputs.stream.clock))]):

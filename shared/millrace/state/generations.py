@@ -69,12 +69,13 @@ class Schemas:
         if not self.several:
             return self._digests  # of a long list not all pages are known, and none has to be
         pages = list(pages)
-        used = sorted({p.schema for p in pages})
+        used = sorted({self.now, *(p.schema for p in pages)})
         if used != list(range(len(self._texts))):
             for info in pages:
                 info.schema = used.index(info.schema)
             self._texts = [self._texts[i] for i in used]
             self._digests = [self._digests[i] for i in used]
+            self.now = used.index(self.now)
         return self._digests
 
     def written(self) -> bytes:

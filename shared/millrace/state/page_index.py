@@ -56,7 +56,7 @@ class PageIndex:
         self._known: dict[int, bytes] = {}
         self._starts: list[int] | None = None
         #: What the header lists of the pages as they were written last; ``None``: of others.
-        self._items: list[PageInfo] | None = None
+        self._items: list[PageInfo] | None = [*header.pages] if header.index_bits else None
 
     def changed(self) -> None:
         """Take note that the list of pages is another one."""
@@ -132,18 +132,15 @@ class PageIndex:
         wanted = list(items)
         if not wanted:
             return
-        listed: dict[int, list[PageInfo]] = {}
+        pages, starts = self._header.pages, self._known_starts()
         found = self._get_pages([INDEX_PAGES | p.number for p in wanted])
         for item, data in zip(wanted, found, strict=True):
-            listed[item.number] = read_index(data, item, len(self._header.schemas))
+            listed = read_index(data, item, len(self._header.schemas))
+            place = bisect_left(starts, _start(item))
+            pages[place : place + 1] = listed
+            starts[place : place + 1] = map(_start, listed)
             self._known[INDEX_PAGES | item.number] = data
             self._metrics.pages_read += 1
-        self._header.pages = [
-            page
-            for item in self._header.pages
-            for page in (listed[item.number] if item.schema == INDEX and item.number in listed else (item,))
-        ]
-        self.changed()
 
     def write(
         self, pages: list[PageInfo], backend: GroupBackend, touched: Iterable[PageInfo]

@@ -341,6 +341,6 @@ def test_an_app_in_time_is_not_waited_for_and_a_silent_one_once() -> None:
     assert hours_with(in_time, 8)[0] > 100
     assert in_time.seconds == pytest.approx(60, abs=1)
     assert hours_with(mute, 8) == hours_with(SlowApp(1.0, silent_from=0), None)
-    assert mute.seconds == pytest.approx(60 + 20, abs=2)
+    assert mute.seconds == pytest.approx(60 + 2, abs=1)  # it may have nothing to say for long
     hours_with(silent, 8)
     assert silent.seconds == pytest.approx(60 + 20, abs=2)

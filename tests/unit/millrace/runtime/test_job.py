@@ -48,6 +48,28 @@ def test_a_drain_that_was_cut_off_is_finished_by_running_it_again(
         job(tmp_path, until_end=until_end, drain=drain)._refuse_drained()
 
 
+@pytest.mark.parametrize(("plan", "snapshots"), [("station", "30"), ("chain", None)])
+def test_a_station_makes_snapshots_of_its_state_less_often_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str, snapshots: str | None
+) -> None:
+    said: list[dict[str, str]] = []
+
+    def session(name: str, *, conf: dict[str, str], **more: Any) -> Any:
+        said.append(conf)
+        return nullcontext()
+
+    monkeypatch.setattr(job_module, "spark_session", session)
+    name = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
+    for more in ([], [f"spark.conf.{name}=7"]):
+        sets = ["kafka.bootstrap=localhost:1", f"storage.root={tmp_path}", f"stream.plan={plan}", *more]
+        settings = load_settings(FraudSettings, app="fraud", overrides=sets)
+        running = Job(load_app("fraud"), settings, wait_for_broker=lambda: None)
+        monkeypatch.setattr(running, "_until_end", False)
+        with running._session():
+            pass
+    assert [conf.get(name) for conf in said] == [snapshots, "7"]
+
+
 @pytest.mark.parametrize(
     ("message", "available", "active", "working"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import zlib
 from typing import Any
@@ -342,6 +343,37 @@ def test_a_store_that_lives_on_writes_what_one_that_restarts_does(
         live_on_and_restart(ops, page_bytes)
 
 
+@settings(max_examples=600, deadline=None)
+@given(LIFE, LIFE, st.sampled_from([80, 200]), st.booleans())
+@example(
+    [(key, "set", 49) for key in "abcdefghijkl"],
+    [
+        ("a", "set", 1),
+        ("a", "end batch", 0),
+        *((key, "set", 2) for key in "bcdefghijkl"),
+        ("a", "end batch", 0),
+        ("a", "set", 49),
+        ("a", "end batch", 0),
+    ],
+    80,
+    True,
+)
+def test_a_store_that_lives_on_brings_over_what_one_that_restarts_does(
+    before: list[tuple[str, str, int]], ops: list[tuple[str, str, int]], page_bytes: int, listed: bool
+) -> None:
+    """From the states of an earlier version of its process, some pages with each batch."""
+    older = Bed(page_bytes=page_bytes, n=value_state(int, default=0), text=value_state(str, default=""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millrace.state.pages._RENEWED_PER_BATCH", 2)
+        if listed:
+            short_lists(patch)
+        for key, _, number in before:
+            with older.on(key) as s:
+                s.text.value, s.n.value = "y" * (number % 50), number
+        older.commit(0)
+        live_on_and_restart(ops, page_bytes, older.backend)
+
+
 def short_lists(patch: pytest.MonkeyPatch) -> None:
     """Have lists of pages in index pages from the fourth page on, three in each."""
     patch.setattr(page_index, "FLAT_PAGES", 3)
@@ -349,11 +381,14 @@ def short_lists(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(page_index, "_LISTED", 3)
 
 
-def live_on_and_restart(ops: list[tuple[str, str, int]], page_bytes: int) -> None:
+def live_on_and_restart(
+    ops: list[tuple[str, str, int]], page_bytes: int, begun: DictBackend | None = None
+) -> None:
 
     def bed(*, lives_on: bool, lets_go: bool = False) -> Bed:
         states = {"text": value_state(str, default=""), "seen": map_state(int, int, ttl=2 * MINUTE)}
-        return Bed(page_bytes=page_bytes, lives_on=lives_on, lets_go=lets_go, **states)
+        backend = copy.deepcopy(begun)
+        return Bed(backend=backend, page_bytes=page_bytes, lives_on=lives_on, lets_go=lets_go, **states)
 
     beds = bed(lives_on=False), bed(lives_on=True), bed(lives_on=False, lets_go=True)
     now = 0

@@ -1,0 +1,105 @@
+"""Holds a query back whose state store is behind with uploading its snapshots.
+
+Each changelog of Spark's state store begins with the versions that it stands on, back to the snapshot that was
+uploaded last, as text of at most 64 KiB: about 820 versions, one for each batch. The batch after that cannot
+be written, nor can it after a restart. Snapshots are uploaded in the background, once a minute: batches of
+less than 75 ms, or uploads that take minutes, get there. So the query waits for the upload before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: A version may stand on so many others since the last snapshot that was uploaded.
+MOST_VERSIONS: Final = 780
+_LOOK_S: Final = 0.25
+_TELL_S: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class AwaitingUploads:
+    """Writes the batches of a query, and has the next one wait where it must.
+
+    Args:
+        write: Writes a batch.
+        state: The folder ``state`` of the query's checkpoint.
+        stop: When set, nothing is waited for.
+        most: Versions that may have come since the last snapshot that was uploaded.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[DataFrame, int], None],
+        state: Path,
+        stop: threading.Event | None = None,
+        *,
+        most: int = MOST_VERSIONS,
+    ) -> None:
+        self._write, self._state, self._stop, self._most = write, state, stop, most
+        self._uploaded = -math.inf
+
+    def __call__(self, batch: Any, batch_id: int) -> None:
+        """Write one batch."""
+        self._write(batch, batch_id)
+        if batch_id + 1 - self._uploaded >= self._most:
+            self._wait(batch_id + 1)
+
+    def _wait(self, version: int) -> None:
+        """Wait until the versions since the last snapshot are few enough."""
+        told = -math.inf
+        while True:
+            self._uploaded = min(uploaded(self._state), version)
+            behind = version - self._uploaded
+            if behind < self._most or (self._stop is not None and self._stop.is_set()):
+                return
+            if time.monotonic() - told >= _TELL_S:
+                told = time.monotonic()
+                log.warning(
+                    "%d versions of the state stand on the snapshot that was uploaded last, and Spark can name "
+                    "no more than some 800: the query waits for the next upload (spark.sql.streaming."
+                    "stateStore.maintenanceInterval says how often there is one)",
+                    int(behind),
+                )
+            if self._stop is None:
+                time.sleep(_LOOK_S)
+            else:
+                self._stop.wait(_LOOK_S)
+
+
+def uploaded(state: Path) -> float:
+    """Return the version of the oldest of all stores' newest snapshots; infinity where there is no store.
+
+    A store that has none yet stands on version 0.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> uploaded(folder)
+    inf
+    >>> store = folder / "0" / "0"
+    >>> store.mkdir(parents=True)
+    >>> for name in ("1_a.changelog", "31_b.changelog", "31_b.zip", "9_c.zip"):
+    ...     (store / name).touch()
+    >>> uploaded(folder)
+    31
+    """
+    found = math.inf
+    for _, _, names in os.walk(state):
+        versions = [int(name.split("_")[0].split(".")[0]) for name in names if _is_of(name, ".zip")]
+        if versions or any(_is_of(name, ".changelog") for name in names):
+            found = min(found, max(versions, default=0))
+    return found
+
+
+def _is_of(name: str, kind: str) -> bool:
+    return name.endswith(kind) and name[0].isdigit()
