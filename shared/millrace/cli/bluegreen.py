@@ -282,7 +282,7 @@ def _show(found: Compared) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table(
         "table", *(f"{n}" for n in ("blue", "green", "same", "only blue", "only green", "differ")), "columns"
     )

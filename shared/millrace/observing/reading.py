@@ -214,4 +214,4 @@ def chosen(found: Sequence[JobStatus], app: str, root: Path | None) -> JobStatus
             return live[0]
     if not of_app:
         raise UserError(f"no job of {app} is known{'' if root is None else f' in {root}'}")
-    return of_app[0]
+    return next((s for s in of_app if s.state != "unreadable"), of_app[0])

@@ -56,6 +56,16 @@ def test_a_batch_that_was_planned_and_not_committed_is_no_batch_yet(kept: Checkp
     assert "offsets/5" not in kept.files(LAST)
 
 
+@pytest.mark.parametrize("left", [b"", b"v1", b"v1\n", b'v1\n{"batch', b"v1\n[]", b"\xff\xfe\n\x00\n"])
+def test_a_log_that_was_cut_off_is_named(kept: Checkpoint, left: bytes) -> None:
+    """As a machine leaves one that lost its power: there, and with a part of what was written."""
+    for log, read in (("offsets", kept.position), ("commits", kept.commit)):
+        path = kept.folder / log / f"{LAST}"
+        path.write_bytes(left)
+        with pytest.raises(CheckpointError, match=f"{path} was cut off or is damaged"):
+            read(LAST)
+
+
 def test_a_batch_that_is_held_outlives_what_its_query_removes(kept: Checkpoint) -> None:
     """Of some batches the first that is there; what cannot be had is told by what was asked for first."""
     wanted = kept.files(1)
