@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.checkpoints.state_files import PartitionFiles
+from millrace.checkpoints.state_files import DAMAGED, PartitionFiles
 from millrace.errors import UserError
 from millrace.local.home import demo_path
 from millrace.runtime.clock_files import read_watermark
@@ -171,7 +171,7 @@ class Checkpoint:
         for number in sorted(_numbers(self.folder / "state")):
             path = self._metadata_of(number, batch)
             if path is not None:
-                about = json.loads(path.read_text().split("\n", 1)[1])
+                about = _object(path, path.read_text().partition("\n")[2])
                 properties = json.loads(about.get("operatorPropertiesJson") or "{}")
                 found.append(
                     Operator(
@@ -316,9 +316,7 @@ def _object(path: Path, text: str) -> dict[str, Any]:
 
 
 def _damaged(path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{path} was cut off or is damaged: restore it from a backup, or go back to a savepoint"
-    )
+    return CheckpointError(f"{path} {DAMAGED}")
 
 
 def relocate(folder: Path, to: Path | None = None) -> None:
@@ -331,8 +329,8 @@ def relocate(folder: Path, to: Path | None = None) -> None:
     home = (to or folder).absolute()
     for path in (folder / "state").glob("*/_metadata/v2/*"):
         if path.name.isdigit():
-            version, about = path.read_text().split("\n", 1)
-            metadata = json.loads(about)
+            version, _, about = path.read_text().partition("\n")
+            metadata = _object(path, about)
             for store in metadata["stateStoreInfo"]:
                 at = home / "state" / path.parts[-4] / "_stateSchema" / store["storeName"]
                 store["stateSchemaFilePaths"] = [

@@ -162,6 +162,11 @@ def test_of_a_job_whose_record_cannot_be_read_nobody_says_that_it_does_not_run(
 ) -> None:
     (home / "jobs").mkdir(parents=True)
     (home / "jobs" / "fraud-bad.json").write_text("{")
+    for words in (["stop"], ["logs"], ["upgrade", "--check"]):
+        code, _, errors = run(*words, "fraud")
+        assert (code, "fraud-bad.json is no record of this version" in errors) == (2, True)
+    places = {one["app"]: one["root"] for one in json.loads(run("status", "--json")[1])}
+    keep(home, Path(places["iot"]).with_name("fraud"), with_record=False, ended_ms=NOW)
     code, _, errors = run("stop", "fraud")
     assert (code, "fraud-bad.json is no record of this version" in errors) == (2, True)
     assert chosen([status("", "unreadable"), status("/a", "stopped")], "fraud", None).root == "/a"
