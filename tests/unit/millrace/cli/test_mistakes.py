@@ -14,8 +14,9 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import pandas as pd
@@ -257,3 +258,17 @@ def test_output_to_a_full_disk_is_a_line(args: list[str]) -> None:
         command = [sys.executable, "-m", "millrace", *args]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, b"millrace: No space left on device\n")
+
+
+def test_who_leaves_an_upgrade_is_told_that_no_job_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        app = SimpleNamespace(name="fraud")
+
+        def run(self, say: Callable[[str], None]) -> NoReturn:
+            say("asked to end after its running batch")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("millrace.cli.upgrade_plan.planned", lambda *_, **__: Left())
+    code, _, errors = run("upgrade", "fraud", "--json")
+    assert code == 130
+    assert "`millrace status fraud` says what runs" in errors
