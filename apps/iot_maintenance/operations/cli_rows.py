@@ -35,5 +35,6 @@ def print_rows(
     for name in names:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(clean(str(show(row)))) for show in names.values()))
+        cells = (str(show(row)).split("\n") for show in names.values())
+        table.add_row(*(Text("\n".join(map(clean, lines))) for lines in cells))
     Console().print(table if rows else f"{title}: none")
