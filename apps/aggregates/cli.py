@@ -74,8 +74,8 @@ def publish(
         found: list[AggregateEvent] = []
         for one in made:
             kept = book.aggregations.get(one.name)
-            earlier = from_ is not None and bool(kept) and begins < kept[-1].from_ms
-            if kept and not kept[-1].is_removed and kept[-1].aggregation == one and not earlier:
+            is_same = kept and not kept[-1].is_removed and kept[-1].aggregation == one
+            if kept and is_same and (from_ is None or begins >= kept[-1].from_ms):
                 typer.echo(f"{one.name}: unchanged, version {kept[-1].number}")
                 continue
             number = book.next_version(one.name)
