@@ -56,7 +56,7 @@ def publish(
     root: Root = None,
     overrides: Overrides = None,
 ) -> None:
-    """Publish aggregations; those that say what the version in force says are left out.
+    """Publish aggregations; those that say what is in force already are left out, unless --from is earlier.
 
     Windows that are open when another version comes go on as they began; those that begin at --from or later
     are the new version's.
@@ -74,7 +74,8 @@ def publish(
         found: list[AggregateEvent] = []
         for one in made:
             kept = book.aggregations.get(one.name)
-            if kept and not kept[-1].is_removed and kept[-1].aggregation == one:
+            is_same = kept and not kept[-1].is_removed and kept[-1].aggregation == one
+            if kept and is_same and (from_ is None or begins >= kept[-1].from_ms):
                 typer.echo(f"{one.name}: unchanged, version {kept[-1].number}")
                 continue
             number = book.next_version(one.name)

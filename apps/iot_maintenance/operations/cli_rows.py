@@ -27,10 +27,14 @@ def print_rows(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from millrace.console.live_panels import clean
 
     table = Table(title=title)
     for name in names:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(str(show(row)) for show in names.values()))
+        cells = (str(show(row)).split("\n") for show in names.values())
+        table.add_row(*(Text("\n".join(map(clean, lines))) for lines in cells))
     Console().print(table if rows else f"{title}: none")

@@ -64,7 +64,7 @@ def audit(
     told = settings.dispatch_config()
     found = check(tables, patience_ms=told.patience_ms, rules=told.rules)
     streaming = len(read_table(folder, "violations"))
-    console = Console()
+    console = Console(markup=False)
     table = Table("invariant", "what it says", "violations", title=f"audit of {folder}")
     for number, text in INVARIANTS.items():
         table.add_row(str(number), text, f"{found.by_invariant[number]:,}")

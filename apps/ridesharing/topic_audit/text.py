@@ -26,7 +26,7 @@ def show(audited: Audited, console: Console | None = None) -> None:
     """
     from rich.console import Console
 
-    console = console or Console()
+    console = console or Console(markup=False)
     _show_violations(audited, console)
     _show_open(audited, console)
     _show_cells(audited, console)

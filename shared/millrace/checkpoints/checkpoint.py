@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.checkpoints.state_files import PartitionFiles
+from millrace.checkpoints.state_files import DAMAGED, PartitionFiles
 from millrace.errors import UserError
 from millrace.local.home import demo_path
 from millrace.runtime.clock_files import read_watermark
@@ -127,7 +127,7 @@ class Checkpoint:
         """
         lines = self._log("offsets", batch)
         sources = tuple(None if line == "-" else line for line in lines[2:])
-        return Position(batch, sources, json.loads(lines[1]))
+        return Position(batch, sources, _object(self.folder / "offsets" / str(batch), lines[1]))
 
     def plan(self, sources: tuple[str | None, ...]) -> int:
         """Plan the batch after the last committed one so that it ends at some offsets; return its number.
@@ -156,8 +156,7 @@ class Checkpoint:
 
     def commit(self, batch: int) -> dict[str, Any]:
         """Return what Spark wrote when it committed a batch: names of state files."""
-        found: dict[str, Any] = json.loads(self._log("commits", batch)[1])
-        return found
+        return _object(self.folder / "commits" / str(batch), self._log("commits", batch)[1])
 
     def watermark(self, batch: int) -> int | None:
         """Return the watermark (ms) at which the next batch runs.
@@ -172,7 +171,7 @@ class Checkpoint:
         for number in sorted(_numbers(self.folder / "state")):
             path = self._metadata_of(number, batch)
             if path is not None:
-                about = json.loads(path.read_text().split("\n", 1)[1])
+                about = _object(path, path.read_text().partition("\n")[2])
                 properties = json.loads(about.get("operatorPropertiesJson") or "{}")
                 found.append(
                     Operator(
@@ -194,14 +193,18 @@ class Checkpoint:
         return folder / str(max(written)) if written else None
 
     def _log(self, name: str, batch: int) -> list[str]:
+        path = self.folder / name / str(batch)
         try:
-            return (self.folder / name / str(batch)).read_text().splitlines()
+            lines = path.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             kept = ", ".join(map(str, self.batches())) or "none"
             raise CheckpointError(
                 f"{self.folder} does not keep batch {batch} (kept: {kept}); the setting "
                 "spark.sql.streaming.minBatchesToRetain says how many are kept"
             ) from None
+        if len(lines) < 2:  # a version, and what it says
+            raise _damaged(path)
+        return lines
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -297,6 +300,25 @@ def held(checkpoint: Checkpoint, batches: Iterable[int | None]) -> Iterator[tupl
         )
 
 
+def _object(path: Path, text: str) -> dict[str, Any]:
+    """Return the object that a line of a file is.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} {DAMAGED}")
+
+
 def relocate(folder: Path, to: Path | None = None) -> None:
     """Let a checkpoint that was copied know its own place: Spark keeps absolute paths of schemas.
 
@@ -307,8 +329,8 @@ def relocate(folder: Path, to: Path | None = None) -> None:
     home = (to or folder).absolute()
     for path in (folder / "state").glob("*/_metadata/v2/*"):
         if path.name.isdigit():
-            version, about = path.read_text().split("\n", 1)
-            metadata = json.loads(about)
+            version, _, about = path.read_text().partition("\n")
+            metadata = _object(path, about)
             for store in metadata["stateStoreInfo"]:
                 at = home / "state" / path.parts[-4] / "_stateSchema" / store["storeName"]
                 store["stateSchemaFilePaths"] = [

@@ -8,9 +8,13 @@ import re
 import zipfile
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from millrace.checkpoints.changelogs import read_lineage
+from millrace.errors import UserError
 
+#: What is said of a file that holds less than what was written.
+DAMAGED: Final = "was cut off or is damaged: restore it from a backup, or go back to a savepoint"
 _STATE_FILE = re.compile(r"(\d+)(?:_([0-9a-f-]{36}))?\.(zip|changelog|delta|snapshot)(\.crc)?")
 
 
@@ -74,11 +78,18 @@ class PartitionFiles:
         return {at for at in line if not snapshots or at >= snapshots[-1]}
 
     def _tables(self, snapshots: list[str]) -> list[str]:
-        """Return the tables that snapshots are made of."""
+        """Return the tables that snapshots are made of.
+
+        Raises:
+            UserError: A snapshot is damaged.
+        """
         found: set[str] = set()
         for name in snapshots:
-            with zipfile.ZipFile(self._folder / name) as packed:
-                about = json.loads(packed.read("metadata").split(b"\n", 1)[1])
+            try:
+                with zipfile.ZipFile(self._folder / name) as packed:
+                    about = json.loads(packed.read("metadata").split(b"\n", 1)[1])
+            except (zipfile.BadZipFile, KeyError, ValueError, IndexError):
+                raise UserError(f"{self._folder / name} {DAMAGED}") from None
             found |= {f"SSTs/{table['dfsSstFileName']}" for table in about.get("sstFiles", ())}
         sums = {f"{name}.crc" for name in found if (self._folder / f"{name}.crc").exists()}
         return sorted(found | sums)

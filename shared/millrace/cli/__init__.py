@@ -6,7 +6,9 @@ entry-point group ``millrace.commands`` (name → ``module:typer_app``).
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -81,6 +83,8 @@ CORE_COMMANDS: dict[str, tuple[str, str]] = {
 
 #: Entry-point group through which other packages add subcommands.
 COMMANDS_GROUP = "millrace.commands"
+#: What a disk says that takes no more, without the name of what was written: it may be the output.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _targets() -> dict[str, tuple[str, str]]:
@@ -160,6 +164,9 @@ def main() -> None:
         from typer import completion
 
         completion.completion_init()  # type: ignore[attr-defined]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or a file of another encoding than UTF-8 gets what it cannot have by its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         keep_private()
         code = build()(standalone_mode=False)
@@ -182,6 +189,9 @@ def main() -> None:
         if isinstance(error, OSError) and error.filename and error.strerror:
             # A folder that is a file, or nobody's to write: whoever named it can name another.
             print(f"millrace: {redact_text(str(error.filename))}: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            print(f"millrace: {error.strerror}", file=sys.stderr)
             sys.exit(2)
         # A mistake of ours, or of a library: it may tell an option or an address that it was given.
         print(redact_text(traceback.format_exc()), file=sys.stderr, end="")

@@ -138,7 +138,7 @@ def switch(
     """
     from dataclasses import replace
 
-    from millrace.cli.upgrade_plan import ended_with, planned
+    from millrace.cli.upgrade_plan import carried_out, ended_with, planned
     from millrace.errors import UserError
     from millrace.upgrading.trial import end_trial
 
@@ -157,7 +157,7 @@ def switch(
         plan = replace(plan, state=_own_state(name, place, trial, plan, timeout, shape))
     else:
         _stop(name, place, timeout, shape)
-    done = plan.run(say)
+    done = carried_out(plan, say)
     if remove and done.did == "upgraded":
         end_trial(place, trial, kafka)
     ended_with(done, as_json=shape is Format.json)
@@ -282,7 +282,7 @@ def _show(found: Compared) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table(
         "table", *(f"{n}" for n in ("blue", "green", "same", "only blue", "only green", "differ")), "columns"
     )

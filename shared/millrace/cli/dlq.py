@@ -69,7 +69,7 @@ def list_(
             where = str(letter.position) if letter.position else "-"
             typer.echo(
                 f"{letter.letter_id[:12]}  {at(letter.written_ms)}  {letter.reason:<15} {letter.stage:<8} "
-                f"{where}  {letter.error}"
+                f"{where}  {_plain(letter.error)}"
             )
     if shape is Format.table:
         more = f", the first {limit}: --limit shows more" if shown == limit else ""
@@ -104,7 +104,7 @@ def show(
     for field in ("letter_id", "written", "reason", "stage", "process", "error", "error_digest", "key",
                   "kafka_key", "event_time_ms", "timestamp_ms", "position", "headers", "value"):  # fmt: skip
         if data.get(field) not in (None, ""):
-            typer.echo(f"{field.replace('_', ' ')}: {data[field]}")
+            typer.echo(f"{field.replace('_', ' ')}: {_plain(data[field])}")
 
 
 @app.command(epilog="Example: millrace dlq stats fraud")
@@ -150,7 +150,7 @@ def stats(
     for group in found.most(top):
         typer.echo(
             f"{group.count:>8,}  {group.reason} in {group.process} {group.digest}  "
-            f"{group.example}  (e.g. {group.letter_id[:12]})"
+            f"{_plain(group.example)}  (e.g. {group.letter_id[:12]})"
         )
 
 
@@ -207,7 +207,7 @@ def replay(
     for why, count in sorted(summary.skipped.items()):
         typer.echo(f"left out {count:,}: {why}")
     for letter_id, why in list(summary.failed.items())[:20]:
-        typer.echo(f"failed {letter_id[:12]}: {why}", err=True)
+        typer.echo(f"failed {letter_id[:12]}: {_plain(why)}", err=True)
     fixed = f", {summary.fixed:,} of them fixed" if summary.fixed else ""
     done = "would be sent" if dry_run else "sent"
     told = "" if dry_run else f"; {summary.from_kafka:,} with key and headers as Kafka has them"
@@ -225,7 +225,7 @@ def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> 
     journal = Journal(settings.storage.path("tables", TABLE), "dry-run")
     records, summary = Replay(plan, journal, now=_now_ms).preview(_table(settings, name).read(chosen))
     for record in records:
-        typer.echo(shown(record))
+        typer.echo(_plain(shown(record)))
     if summary.sent > len(records):
         typer.echo(f"… and {summary.sent - len(records):,} more")
     return summary
@@ -327,6 +327,17 @@ def _without(*columns: str) -> tuple[str, ...]:
     from millrace.dead_letters.letters import COLUMNS
 
     return tuple(name for name in COLUMNS if name not in columns)
+
+
+def _plain(found: Any) -> str:
+    r"""Return what came as text without control characters, line by line: it must not steer the terminal.
+
+    >>> _plain("one\r\n\ttwo \x1b[2J")
+    'one\n        two ?[2J'
+    """
+    from millrace.console.live_panels import clean
+
+    return "\n".join(clean(line.expandtabs()) for line in str(found).replace("\r\n", "\n").split("\n"))
 
 
 def _as_data(letter: Letter, *, with_value: bool) -> dict[str, Any]:

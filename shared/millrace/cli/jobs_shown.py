@@ -108,13 +108,13 @@ def found_jobs(jobs: Jobs, names: list[str], root: Path | None, places: Places) 
         known = [] if recorded else [(app, place) for app in names or [_app_of(root)]]
     else:
         known = places.of(names)
-    found = jobs.all(known)
+    found = [s for s in jobs.all(known) if root is None or is_at(s.root, root)]
     ran = {s.app for s in found if s.state != "never run"}
-    found = [s for s in found if s.state != "never run" or s.app not in ran]
     return [
         s
         for s in found
-        if (not names or s.app in names or s.state == "unreadable") and (root is None or is_at(s.root, root))
+        if (s.state != "never run" or s.app not in ran)
+        and (not names or s.app in names or s.state == "unreadable")
     ]
 
 

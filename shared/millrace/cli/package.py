@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from millrace.cli.options import Format, Shape
 
 app = typer.Typer(help="Code and libraries for spark-submit.")
 
@@ -17,6 +20,7 @@ def package(
         list[str] | None,
         typer.Option("--extra", metavar="NAME", help="Libraries of this extra, too, beside those of apps."),
     ] = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Make the archives that spark-submit takes along: this project's code, and the libraries it needs.
 
@@ -25,7 +29,13 @@ def package(
     """
     from millrace.runtime.packaging import package as make
 
-    packed = make(out, ("apps", *(extra or ())), typer.echo)
+    def say(text: str) -> None:
+        typer.echo(text, err=shape is Format.json)
+
+    packed = make(out, ("apps", *(extra or ())), say)
+    if shape is Format.json:
+        typer.echo(json.dumps({**packed._asdict(), "command": packed.command}, default=str))
+        return
     size = packed.environment.stat().st_size / 1e6
     typer.echo(f"environment: {packed.environment}, {size:,.0f} MB, {len(packed.distributions)} libraries")
     typer.echo(f"nodes need {packed.python}, or another of its version in MILLRACE_PYTHON")

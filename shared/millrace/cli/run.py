@@ -60,7 +60,7 @@ def run(
 
     from millrace.runtime.job import Job
 
-    console = Console(quiet=quiet, highlight=False)
+    console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
     began = time.monotonic()
     total = 0
 
@@ -71,10 +71,10 @@ def run(
         console.print(f"batch {batch_id}: {parts} ({total:,} records, {time.monotonic() - began:.1f} s)")
 
     def warn(text: str) -> None:
-        console.print(f"warning: {redact_text(text)}", soft_wrap=True, markup=False)
+        console.print(f"warning: {redact_text(text)}")
 
     def tell(text: str) -> None:
-        console.print(redact_text(text), soft_wrap=True, markup=False)
+        console.print(redact_text(text))
 
     job = Job(
         application,

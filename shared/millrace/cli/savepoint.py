@@ -24,6 +24,7 @@ def create(
     to: Annotated[
         Path | None, typer.Option(help="Folder of savepoints; default beside the checkpoint.")
     ] = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Copy the last committed batch, its contract and offsets; the query may run."""
     from millrace.checkpoints import savepoints
@@ -32,7 +33,8 @@ def create(
     began = time.monotonic()
     made = savepoints.create(locate(target), name=name, batch=batch, to=to)
     seconds = time.monotonic() - began
-    typer.echo(f"{made.path}: batch {made.batch}, {made.bytes:,} bytes, {seconds:.1f} s")
+    data = {"name": made.name, "path": made.path, "batch": made.batch, "bytes": made.bytes, "s": seconds}
+    print_as(shape, data, lambda: f"{made.path}: batch {made.batch}, {made.bytes:,} bytes, {seconds:.1f} s")
 
 
 @app.command(epilog="Example: millrace savepoint restore before-upgrade --to fraud")
@@ -55,6 +57,7 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of a checkpoint that is there.")
     ] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """Make a checkpoint of a savepoint; the next start goes on from it, also one of a later version."""
     from millrace.checkpoints import savepoints
@@ -70,11 +73,13 @@ def restore(
         "rollback" if rollback else "merge" if merge else "keep" if keep_tables else "refuse"
     )
     done = savepoints.restore(found, root, tables=how, replace=replace)
-    for line in done.done:
-        typer.echo(line)
     seconds = time.monotonic() - began
     place = done.checkpoint.folder
-    typer.echo(f"{place}: goes on after batch {found.batch} of {found.name}, {seconds:.1f} s")
+    last = f"{place}: goes on after batch {found.batch} of {found.name}, {seconds:.1f} s"
+    data = {
+        "name": found.name, "checkpoint": place, "batch": found.batch, "tables": list(done.done), "s": seconds
+    }  # fmt: skip
+    print_as(shape, data, lambda: "\n".join([*done.done, last]))
 
 
 @app.command("list", epilog="Example: millrace savepoint list fraud")

@@ -37,11 +37,9 @@ def status(
 
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
-        from rich.console import Console
+        from millrace.console.jobs_view import job_details, jobs_console, jobs_table
 
-        from millrace.console.jobs_view import job_details, jobs_table
-
-        console = Console(highlight=False)
+        console = jobs_console()
         ascii_only = not console.encoding.lower().startswith("utf")
         if wanted or root is not None:
             for one in found:

@@ -31,6 +31,7 @@ def stop(
     from pathlib import Path
 
     from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, record_of
+    from millrace.errors import UserError
     from millrace.observing.jobs import jobs_folder
     from millrace.observing.reading import chosen
     from millrace.observing.stopping import Stopped, stop_job
@@ -38,13 +39,17 @@ def stop(
 
     sets = list(overrides or [])
     timeout_s = to_ms(timeout) / 1000
-    status = chosen(found_jobs(jobs_of(config, sets), [name], root, Places(config, sets)), name, root)
+    found = found_jobs(jobs_of(config, sets), [name], root, Places(config, sets))
+    status = chosen(found, name, root)
 
     def say(text: str) -> None:
         typer.echo(text, err=shape is Format.json)
 
     record = record_of(name, status)
     if record is None or status.state in ("stopped", "failed", "never run"):
+        # A job may run that cannot be told from its record.
+        if unreadable := [s.note for s in found if (s.app, s.state) == (name, "unreadable")]:
+            raise UserError(unreadable[0])
         done = Stopped(name, status.root, "not running", batch=status.batch)
     else:
         done = stop_job(record, jobs_folder(), timeout_s=timeout_s, say=say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,12 +35,14 @@ def list_(
     from millrace.connectors.merging import rows_waiting
     from millrace.connectors.upkeep import state_of
 
-    for path in _tables(name, table, config, overrides):
+    def listed(path: Path) -> None:
         found, waiting = state_of(path), rows_waiting(path)
         size = f"{found.size / 1e6:,.1f} MB"
         waits = f", {waiting:,} rows wait" if waiting else ""
         line = f"{found.name:<28} {found.rows:>12,} rows {found.files:>7,} files {size:>14}{waits}"
         typer.echo(json.dumps(asdict(found) | {"waiting": waiting}) if shape is Format.json else line)
+
+    _each(_tables(name, table, config, overrides), listed)
 
 
 @app.command("compact", epilog="Example: millrace tables compact fraud --table payments")
@@ -54,10 +57,12 @@ def compact_(
     """Make few large files of many small ones; `vacuum` removes the small ones later."""
     from millrace.connectors.upkeep import compact
 
-    for path in _tables(name, table, config, overrides):
+    def compacted(path: Path) -> None:
         done = compact(path, target_bytes=target_mb << 20)
         what = f"{done.before:,} files became {done.after:,}" if done.before else "nothing to do"
         _say(done, f"{done.name:<28} {what}", shape)
+
+    _each(_tables(name, table, config, overrides), compacted)
 
 
 @app.command("vacuum", epilog="Example: millrace tables vacuum fraud --keep 7d --dry-run")
@@ -77,10 +82,13 @@ def vacuum_(
     from millrace.time.durations import to_ms
 
     keep_ms = to_ms(keep)
-    for path in _tables(name, table, config, overrides):
+
+    def vacuumed(path: Path) -> None:
         done = vacuum(path, keep_ms=keep_ms, dry_run=dry_run)
         what = "would be removed" if dry_run else "removed"
         _say(done, f"{done.name:<28} {done.files:,} files, {done.size / 1e6:,.1f} MB {what}", shape)
+
+    _each(_tables(name, table, config, overrides), vacuumed)
 
 
 @app.command("expire")
@@ -118,7 +126,8 @@ def expire_(
     found = find_tables(Path(storage.path("tables")), storage.retention)
     if not dry_run:
         settle(found, patience_s=_MERGED_S)
-    for path in found:
+
+    def expired(path: Path) -> None:
         before_ms = at - to_ms(storage.retention[path.name])
         waiting = rows_before(path, TIME, datetime.fromtimestamp(before_ms / 1000, UTC))
         done = replace(expire(path, before_ms=before_ms, dry_run=dry_run), waiting=waiting)
@@ -126,6 +135,8 @@ def expire_(
         more = f", {waiting:,} more wait for the table" if waiting else ""
         line = f"{done.name:<28} {done.rows:,} rows of before {show_time(done.before_ms)} {what}{more}"
         _say(done, line, shape)
+
+    _each(found, expired)
 
 
 @app.command("maintain", epilog="Example: millrace tables maintain fraud --every 6h --keep 7d")
@@ -170,19 +181,42 @@ def maintain_(
     with stop_signals() as stop:
         care = Care(to_ms(keep), to_ms(quiet_for) / 1000, patience, target_mb << 20, stop.wait)
         while True:
+            unreadable = False
             for done in maintain(
                 Path(settings.storage.root), _tables(name, table, config, overrides), merged, care
             ):
                 what = f"{done.before:,} files became {done.after:,}" if done.before else done.what
                 _say(done, f"{done.name:<28} {what}, {done.removed:,} old files removed", shape)
+                unreadable = unreadable or done.what == "cannot be read"
                 if stop.is_set():
                     return
+            if pause_s is None and unreadable:
+                raise typer.Exit(2)
             if pause_s is None or stop.wait(pause_s):
                 return
 
 
 def _say(found: Any, line: str, shape: Format) -> None:
     typer.echo(json.dumps(asdict(found)) if shape is Format.json else line)
+
+
+def _each(paths: Iterable[Path], do: Callable[[Path], None]) -> None:
+    """Do something to each table; one that cannot be read is told, and the others are done all the same.
+
+    Raises:
+        Exit: One cannot be read.
+    """
+    from millrace.connectors.upkeep import TableUnreadable
+
+    unreadable = False
+    for path in paths:
+        try:
+            do(path)
+        except TableUnreadable as error:
+            typer.echo(f"millrace: {error}", err=True)
+            unreadable = True
+    if unreadable:
+        raise typer.Exit(2)
 
 
 def _tables(

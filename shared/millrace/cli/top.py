@@ -48,11 +48,11 @@ def _show(
     sets: list[str],
     shape: Format,
 ) -> None:
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Group, RenderableType
     from rich.live import Live
 
     from millrace.cli.jobs_shown import Places, found_jobs, jobs_of, now_ms
-    from millrace.console.jobs_view import job_details, jobs_table
+    from millrace.console.jobs_view import job_details, jobs_console, jobs_table
 
     jobs, places = jobs_of(config, sets), Places(config, sets)
     if shape is Format.json:
@@ -63,7 +63,7 @@ def _show(
             if once:
                 return
             time.sleep(period_s)
-    console = Console(highlight=False)
+    console = jobs_console()
     ascii_only = not console.encoding.lower().startswith("utf")
 
     def look() -> RenderableType:
@@ -73,7 +73,7 @@ def _show(
         parts += [job_details(one, now_ms(), ascii_only=ascii_only) for one in live]
         return Group(*parts)
 
-    if once or not console.is_terminal:
+    if once or not console.is_terminal or console.is_dumb_terminal:
         while True:
             console.print(look())
             if once:

@@ -48,7 +48,7 @@ def upgrade(
     Exit codes: 0 it runs (--check: it fits), 1 the old version was stopped and the new one does not run (a
     line says whether the old one runs again), 2 refused, nothing was stopped.
     """
-    from millrace.cli.upgrade_plan import ended_with, planned
+    from millrace.cli.upgrade_plan import carried_out, ended_with, planned
 
     def say(text: str) -> None:
         typer.echo(f"{name}: {text}", err=shape is Format.json)
@@ -63,7 +63,7 @@ def upgrade(
         roll_back=roll_back,
         foreground=foreground,
     )
-    done = plan.check() if check else plan.run(say)
+    done = plan.check() if check else carried_out(plan, say)
     ended_with(done, as_json=shape is Format.json)
     if done.did == "prepared":
         sys.stdout.flush()

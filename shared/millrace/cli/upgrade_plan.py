@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +138,23 @@ def planned(
         roll_back=roll_back,
         foreground=foreground,
     )
+
+
+def carried_out(plan: Upgrade, say: Callable[[str], None]) -> Upgraded:
+    """Upgrade; whoever leaves it by Ctrl-C is told what that means.
+
+    Args:
+        plan: What it goes by.
+        say: Told in a line what is done.
+    """
+    try:
+        return plan.run(say)
+    except KeyboardInterrupt:
+        say(
+            "left by Ctrl-C, and what was begun stays so: a job that was asked to end is not started again "
+            f"by itself; `millrace status {plan.app.name}` says what runs"
+        )
+        raise
 
 
 def ended_with(done: Upgraded, *, as_json: bool) -> None:

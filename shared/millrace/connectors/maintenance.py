@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from millrace.connectors.upkeep import TARGET_BYTES, alone, compacted, sizes_of, vacuum
+from millrace.connectors.upkeep import (
+    TARGET_BYTES,
+    TableUnreadable,
+    alone,
+    compacted,
+    open_table,
+    sizes_of,
+    vacuum,
+)
 from millrace.runtime.contract import CheckpointInUse, owned
 
 #: So many small files a table may have.
@@ -25,7 +33,9 @@ ENOUGH_FILES: Final = 16
 MOST_FILES: Final = 500
 _POLL_S: Final = 0.25
 
-What = Literal["compacted", "few files", "the job does it", "not quiet", "somebody else does it"]
+What = Literal[
+    "compacted", "few files", "the job does it", "not quiet", "somebody else does it", "cannot be read"
+]
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,12 @@ def maintain(root: Path, tables: Iterable[Path], merged: frozenset[str], care: C
         UserError: Files are not kept for whole hours.
     """
     for table in tables:
-        what, before, after = _compact(root, table, table.name in merged, care)
-        gone = vacuum(table, keep_ms=care.keep_ms)
+        try:
+            what, before, after = _compact(root, table, table.name in merged, care)
+            gone = vacuum(table, keep_ms=care.keep_ms)
+        except TableUnreadable:  # the others are there all the same
+            yield Maintained(table.name, "cannot be read", 0, 0, 0, 0)
+            continue
         yield Maintained(table.name, what, before, after, gone.files, gone.size)
 
 
@@ -100,11 +114,10 @@ def is_running(root: Path) -> bool:
 
 
 def _compact(root: Path, table: Path, is_merged: bool, care: Care) -> tuple[What, int, int]:
-    from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
 
     def small() -> int:
-        return sum(size < care.target_bytes for size in sizes_of(DeltaTable(str(table))))
+        return sum(size < care.target_bytes for size in sizes_of(open_table(table)))
 
     files = small()
     if files <= ENOUGH_FILES:
@@ -114,7 +127,7 @@ def _compact(root: Path, table: Path, is_merged: bool, care: Care) -> tuple[What
     if not _is_quiet(table, care) and files <= MOST_FILES:
         return "not quiet", 0, 0
     with suppress(BlockingIOError), alone(table, wait=False):
-        opened = DeltaTable(str(table))
+        opened = open_table(table)
         try:
             done = compacted(opened, table, care.target_bytes)
         except CommitFailedError:

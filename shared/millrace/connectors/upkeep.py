@@ -38,6 +38,10 @@ Done = TypeVar("Done")
 TIME = "_event_time"
 
 
+class TableUnreadable(UserError):
+    """A table that cannot be opened."""
+
+
 @dataclass(frozen=True)
 class TableState:
     """What a table consists of.
@@ -131,7 +135,7 @@ def state_of(table: Path) -> TableState:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    opened = _open(table)
+    opened = open_table(table)
     added = pa.table(opened.get_add_actions(flatten=True))
     rows = pc.sum(added["num_records"]).as_py() if "num_records" in added.column_names else 0
     size = pc.sum(added["size_bytes"]).as_py()
@@ -146,7 +150,7 @@ def compact(table: Path, *, target_bytes: int = TARGET_BYTES) -> Compacted:
         target_bytes: Size of the files that are made.
     """
     with alone(table):
-        return beside_others(lambda: compacted(_open(table), table, target_bytes))
+        return beside_others(lambda: compacted(open_table(table), table, target_bytes))
 
 
 def compacted(table: DeltaTable, folder: Path, target_bytes: int) -> Compacted:
@@ -240,7 +244,7 @@ def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
     def gone(*, dry: bool) -> list[str]:
         keep_h = keep_ms // _HOUR_MS
         return beside_others(
-            lambda: _open(table).vacuum(keep_h, dry_run=dry, enforce_retention_duration=False)
+            lambda: open_table(table).vacuum(keep_h, dry_run=dry, enforce_retention_duration=False)
         )
 
     sizes = [(table / file).stat().st_size for file in gone(dry=True) if (table / file).exists()]
@@ -262,14 +266,14 @@ def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
     """
     import pyarrow.compute as pc
 
-    opened = _open(table)
+    opened = open_table(table)
     if TIME not in {field.name for field in opened.schema().fields}:
         raise UserError(f"{table.name} has no column {TIME}: its rows cannot expire")
     before = datetime.fromtimestamp(before_ms / 1000, UTC)
     if dry_run:
         rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(TIME) < before)
         return Expired(table.name, before_ms, int(rows))
-    done = beside_others(lambda: _open(table).delete(f"{TIME} < '{before.isoformat()}'"))
+    done = beside_others(lambda: open_table(table).delete(f"{TIME} < '{before.isoformat()}'"))
     return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
 
 
@@ -290,7 +294,20 @@ def beside_others(do: Callable[[], Done]) -> Done:
     return do()
 
 
-def _open(table: Path) -> DeltaTable:
-    from deltalake import DeltaTable
+def open_table(table: Path) -> DeltaTable:
+    """Return a table as it is now.
 
-    return DeltaTable(str(table))
+    Args:
+        table: Its folder.
+
+    Raises:
+        TableUnreadable: Its first commit is not there yet, or its log is damaged.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(str(table))
+    except DeltaError as error:
+        why = str(error).partition("\n")[0].partition(", errors:")[0]
+        raise TableUnreadable(f"table {table.name} cannot be read: {why}") from None

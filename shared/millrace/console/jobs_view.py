@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,8 @@ _STYLES: Final = {
 #: Columns of the table of jobs, those that say who a row is of and those that may be left out, from the end.
 _NAMES: Final = ("app", "state", "since")
 _FIGURES: Final = ("rows/s", "lag", "batch", "took", "gap", "late", "dead", "keys", "state")
+#: Where lines end that no terminal ends.
+_WIDEST: Final = 240
 #: Spark's phases of a batch that say something to a person, in their order.
 PHASES: Final = {
     "latestOffset": "offsets",
@@ -31,6 +34,14 @@ PHASES: Final = {
     "addBatch": "work",
     "commitOffsets": "commit",
 }
+
+
+def jobs_console() -> Console:
+    """Return where jobs are shown: a file or a pipe has no edge at which lines must end."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDEST
+    return console
 
 
 def ago(ms: int | None, now_ms: int) -> str:
@@ -122,7 +133,8 @@ def jobs_table(
     if not found:
         notes.append(Text("no job is known on this machine"))
     tables = (_table(rows, count, ascii_only) for count in range(len(_FIGURES), 0, -1))
-    measure = Console(width=10_000).measure
+    # Of a dumb terminal the library believes neither a width nor a height alone.
+    measure = Console(width=10_000, height=1).measure
     fitting = next((table for table in tables if measure(table).maximum <= width), None)
     return Group(_table(rows, 1, ascii_only) if fitting is None else fitting, *notes)
 

@@ -202,7 +202,7 @@ def chosen(found: Sequence[JobStatus], app: str, root: Path | None) -> JobStatus
         root: Its folder, where there are several.
 
     Raises:
-        UserError: There is none, or there are several.
+        UserError: There is none, there are several, or what is known of it cannot be read.
     """
     of_app = [s for s in found if s.app == app and (root is None or is_at(s.root, root))]
     # Who runs is meant rather than who has died, of which records are left.
@@ -214,4 +214,7 @@ def chosen(found: Sequence[JobStatus], app: str, root: Path | None) -> JobStatus
             return live[0]
     if not of_app:
         raise UserError(f"no job of {app} is known{'' if root is None else f' in {root}'}")
-    return of_app[0]
+    readable = [s for s in of_app if s.state != "unreadable"]
+    if not readable:
+        raise UserError(of_app[0].note)
+    return readable[0]

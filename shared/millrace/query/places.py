@@ -47,9 +47,10 @@ def check_folder(folder: Path, tables: Iterable[AppTable], *, goes_on: bool) -> 
     Raises:
         UserError: Says why, and what to do.
     """
-    place = folder.absolute()
+    place = Path(os.path.realpath(folder))
     for table in tables:
-        if place == table.folder.absolute() or table.folder.absolute() in place.parents:
+        own = Path(os.path.realpath(table.folder))
+        if place == own or own in place.parents:
             raise UserError(f"{folder} is table {table.full_name}: a query writes into none of an app's")
     if place.exists() and not place.is_dir():
         raise UserError(f"{folder} is a file: a stream of rows goes into a folder, name another")

@@ -98,9 +98,9 @@ def as_table(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
         if all(isinstance(row[name], int | float | None) for row in rows)
         and any(row[name] is not None for row in rows)
     }  # fmt: skip
-    cells = [list(names)]
+    cells = [[_in_line(name) for name in names]]
     for row in rows:
-        texts = (_NULL if row[name] is None else " ".join(as_text(row[name]).split()) for name in names)
+        texts = (_NULL if row[name] is None else _in_line(as_text(row[name])) for name in names)
         cells.append([text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…" for text in texts])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -111,6 +111,15 @@ def as_table(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
         )
         lines.append("  ".join(placed).rstrip())
     return lines
+
+
+def _in_line(text: str) -> str:
+    r"""Return text in one line, without control characters: data must not steer the terminal.
+
+    >>> _in_line("two\nlines \x1b[31m")
+    'two lines ?[31m'
+    """
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def write_csv(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import platform
 import re
+import shlex
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,8 @@ class Packed(NamedTuple):
     @property
     def command(self) -> str:
         """How a job is submitted with it, from its folder."""
-        return f"cd {self.code.parent} && {' '.join(self.arguments)} JOB.py"
+        words = " ".join(map(_quoted, self.arguments))
+        return f"cd {_quoted(str(self.code.parent))} && {words} JOB.py"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -154,6 +156,16 @@ def closure(project: str, extras: Sequence[str]) -> list[Distribution]:
     # What apps are installed by goes along as code, as the project itself does.
     ours = {str(canonicalize_name(e.dist.name)) for e in entry_points(group=APPS_GROUP) if e.dist is not None}
     return [found[name] for name in sorted(set(found) - ours - {str(canonicalize_name(project))})]
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a shell takes it; a ``#`` within one begins no comment.
+
+    >>> _quoted("env.tar.gz#env"), _quoted("my dist")
+    ('env.tar.gz#env', "'my dist'")
+    """
+    plain = word.replace("#", "")
+    return word if shlex.quote(plain) == plain else shlex.quote(word)
 
 
 def _for_driver(path: Path) -> None:

@@ -49,7 +49,7 @@ def project_archive(folder: Path) -> Path:
     """Return a zip of the project's packages, made once per content.
 
     Args:
-        folder: Where to put it; older archives there are removed.
+        folder: Where to put it; older archives of it there are removed, and nothing else.
     """
     files = [
         (path, f"{name}/{path.relative_to(root).as_posix()}")
@@ -63,7 +63,7 @@ def project_archive(folder: Path) -> Path:
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("millrace-*.zip"):
+    for old in folder.glob(f"millrace-{'[0-9a-f]' * 16}.zip"):
         old.unlink()
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -50,7 +50,7 @@ class Sizing:
         cpu_s: CPU seconds of a batch.
         cores: Cores.
         nodes: Machines.
-        why_nodes: What asks for so many: ``cores``, ``disk``, ``network`` or ``start``.
+        why_nodes: What asks for so many: ``cores``, ``disk`` or ``network``.
         state_bytes: State of all processes, once.
         checkpoint_bytes: The same with the batches that are kept.
         disk_bytes_per_s: What is written to local disks, all nodes together.
@@ -170,7 +170,7 @@ def lines(load: Workload, found: Sizing) -> list[tuple[str, str, str]]:
         ("shuffle partitions", f"{found.partitions:,}", "one a core"),
         ("key groups", f"{found.key_groups:,}", "16 a partition; fixed for the life of a checkpoint"),
         ("topic partitions", f"{found.topic_partitions:,}", "one a core, at least"),
-        ("start without local state", f"{found.start_s:,.0f} s", "state over all nodes' networks"),
+        ("start without local state", f"{found.start_s:,.0f} s", "state over all nodes' networks or disks"),
     ]  # fmt: skip
 
 

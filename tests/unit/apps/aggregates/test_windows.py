@@ -14,12 +14,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
 from millrace.runtime.settings import load_settings
 from millrace.topology import Input, read
 from millrace_apps.aggregates.app import masking
+from millrace_apps.aggregates.book import AggregateControlState
+from millrace_apps.aggregates.cli import app as aggregate
 from millrace_apps.aggregates.definition import PARTS as SHARDS
 from millrace_apps.aggregates.definition import SKETCH_BYTES, Aggregation, AggregationError, Windows, check
 from millrace_apps.aggregates.files import read as read_file
@@ -617,6 +620,42 @@ def test_a_file_is_read_as_it_is_meant(tmp_path: Path) -> None:
         assert said in str(raised.value)
     with pytest.raises(AggregationError, match="cannot be read"):
         read_file(tmp_path / "none.yaml")
+
+
+def test_the_definition_of_the_page_on_sql_is_accepted(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "query.md").read_text()
+    (file, text) = re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL)[0]
+    (tmp_path / file).write_text(text)
+    done = CliRunner().invoke(aggregate, ["check", str(tmp_path / file)])
+    assert done.exit_code == 0, done.exception
+    assert done.output.startswith("spend: n=count, total=sum(amount)")
+
+
+def test_what_says_the_same_is_published_again_only_for_earlier_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text("{name: n, source: fraud.transactions, window: {tumbling: 1m}, aggregates: {n: count}}")
+    settings = load_settings(AggregateSettings, app="aggregates", env={})
+    book = AggregateControlState({known.input.topic: known.type for known in inputs_of(settings).values()})
+
+    class Topic:
+        def change(self, make: Callable[[AggregateControlState], list[Any]]) -> tuple[None, list[Any]]:
+            made = make(book)
+            for event in made:
+                book.apply(event)
+            return None, made
+
+    monkeypatch.setattr("millrace_apps.aggregates.cli._topic", lambda _: Topic())
+
+    def published(*words: str) -> str:
+        return CliRunner().invoke(aggregate, ["publish", str(file), "--by", "ann", *words]).output
+
+    assert published().startswith("n: version 1, ")
+    for words in ([], ["--from", "2999-01-01"]):
+        assert published(*words) == "n: unchanged, version 1\n"
+    assert published("--from", "2020-01-01").startswith("n: version 2, ")
+    assert published("--from", "2020-01-01") == "n: unchanged, version 2\n"
 
 
 def test_what_is_hidden_of_a_source_is_hidden_here() -> None:

@@ -13,6 +13,7 @@ from millrace.errors import UserError
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant
 from millrace_apps.iot_maintenance.contracts.events import Action, Maintenance
+from millrace_apps.iot_maintenance.operations.cli_rows import print_rows
 from millrace_apps.iot_maintenance.operations.operating import action_on, plan_of
 from millrace_apps.iot_maintenance.processes.orders import (
     FARTHEST_MS,
@@ -332,3 +333,11 @@ def test_open_orders_are_in_the_order_of_their_begin() -> None:
         for n, state in enumerate(("done", "overdue", "cancelled", "in work", "rejected", "planned"))
     ]
     assert [r["start_ms"] for r in open_orders_of(rows)] == [1, 3, 5]
+
+
+def test_what_devices_are_called_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"device": "pump[a]\x1b[2J"}, {"device": "[/b]"}, {"device": "two\nlines"}]
+    print_rows("devices", rows, {"device": lambda row: row["device"]}, as_json=False)
+    shown = capsys.readouterr().out
+    for said in ("pump[a]?[2J", "[/b]", "two ", "lines"):
+        assert said in shown

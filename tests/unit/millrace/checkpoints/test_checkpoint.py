@@ -13,6 +13,7 @@ from millrace.checkpoints import state_files as files_module
 from millrace.checkpoints.checkpoint import Checkpoint, CheckpointError, held, locate, relocate
 from millrace.checkpoints.stages import keys_for, stage_of, stages_of
 from millrace.checkpoints.state_files import read_lineage
+from millrace.errors import UserError
 from millrace.runtime.clock_files import write_status
 from millrace.time import NO_WATERMARK
 from millrace.time.clock import ClockStatus
@@ -54,6 +55,29 @@ def test_a_batch_that_was_planned_and_not_committed_is_no_batch_yet(kept: Checkp
     assert kept.last() == LAST
     assert kept.planned() == [5]
     assert "offsets/5" not in kept.files(LAST)
+
+
+@pytest.mark.parametrize("left", [b"", b"v1", b"v1\n", b'v1\n{"batch', b"v1\n[]", b"\xff\xfe\n\x00\n"])
+def test_a_log_that_was_cut_off_is_named(kept: Checkpoint, left: bytes) -> None:
+    """As a machine leaves one that lost its power: there, and with a part of what was written."""
+    for log, read in (("offsets", kept.position), ("commits", kept.commit)):
+        path = kept.folder / log / f"{LAST}"
+        path.write_bytes(left)
+        with pytest.raises(CheckpointError, match=f"{path} was cut off or is damaged"):
+            read(LAST)
+
+
+@pytest.mark.parametrize("file", ["0/_metadata/v2/0", "0/0/*.zip"])
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_state_that_was_cut_off_is_named(kept: Checkpoint, tmp_path: Path, file: str, left: float) -> None:
+    (path, *_) = sorted((kept.folder / "state").glob(file))
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * left)])
+    with pytest.raises(UserError, match=f"{path.name} was cut off or is damaged"):
+        kept.copy(tmp_path / "copy")
+    if path.suffix != ".zip":
+        with pytest.raises(CheckpointError, match=f"{path} was cut off or is damaged"):
+            kept.operators(LAST)
 
 
 def test_a_batch_that_is_held_outlives_what_its_query_removes(kept: Checkpoint) -> None:

@@ -66,6 +66,16 @@ def test_a_savepoint_is_made_listed_checked_and_restored(
     assert code == 0
 
 
+def test_what_was_kept_and_restored_is_told_as_json(command: Command, root: Path, tmp_path: Path) -> None:
+    code, text = command("savepoint", "create", root, "--name", "monday", "--json")
+    made = json.loads(text)
+    assert (code, made["name"], made["batch"]) == (0, "monday", LAST)
+    code, text = command("savepoint", "restore", made["path"], "--to", tmp_path / "new", "--json")
+    done = json.loads(text)
+    assert (code, done["checkpoint"]) == (0, str(tmp_path / "new" / "checkpoint"))
+    assert (done["name"], done["batch"], done["tables"]) == ("monday", LAST, [])
+
+
 def test_a_damaged_savepoint_ends_in_one_line_and_exit_code_2(command: Command, root: Path) -> None:
     command("savepoint", "create", root, "--name", "monday")
     path = root / "savepoints" / "monday"

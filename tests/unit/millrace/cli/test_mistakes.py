@@ -8,12 +8,15 @@ of anything; a folder that is a file; an address that is none.
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import pandas as pd
@@ -218,3 +221,54 @@ def test_every_kind_of_mistake_is_made() -> None:
         _FOLDER,
     ):
         assert sum(part in one for one in tried) > 20, part
+
+
+def typed(*args: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Return what `millrace` did in a process of its own."""
+    command = [sys.executable, "-m", "millrace", *args]
+    return subprocess.run(command, env=os.environ | env, capture_output=True, timeout=60, check=False)
+
+
+def drained(root: Path) -> list[str]:
+    """Return words that start a job whose input has ended: it says where, and is refused."""
+    root.mkdir(parents=True)
+    (root / "drained").write_text("drained\n")
+    return ["run", "fraud", "--bootstrap", "127.0.0.1:1", "-s", f"storage.root={root}"]
+
+
+def test_a_folder_is_called_by_its_name_whatever_it_is(tmp_path: Path) -> None:
+    for name in ("[prod]", "[/b]", "a-name-that-makes-a-line-longer-than-a-terminal-has-columns" * 2):
+        code, out, errors = run(*drained(tmp_path / name))
+        assert (code, errors.count("\n")) == (2, 1)
+        assert f" → {tmp_path / name} (Ctrl-C" in out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_the_terminal_has_no_letters_for_is_told_by_number(tmp_path: Path, encoding: str) -> None:
+    done = typed(*drained(tmp_path / "日本"), PYTHONIOENCODING=encoding)
+    assert done.returncode == 2
+    assert b"127.0.0.1:1 \\u2192 " in done.stdout
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("args", [["size", "--rate", "1", "--keys", "1"], ["config", "show", "fraud"]])
+def test_output_to_a_full_disk_is_a_line(args: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "millrace", *args]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, b"millrace: No space left on device\n")
+
+
+def test_who_leaves_an_upgrade_is_told_that_no_job_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        app = SimpleNamespace(name="fraud")
+
+        def run(self, say: Callable[[str], None]) -> NoReturn:
+            say("asked to end after its running batch")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("millrace.cli.upgrade_plan.planned", lambda *_, **__: Left())
+    code, _, errors = run("upgrade", "fraud", "--json")
+    assert code == 130
+    assert "`millrace status fraud` says what runs" in errors

@@ -149,6 +149,26 @@ def test_rows_expire_by_their_event_time_and_others_stay(tmp_path: Path) -> None
         expire(tmp_path / "tables" / "other", before_ms=now)
 
 
+@pytest.mark.parametrize("left", ["", '{"commitInfo'])
+def test_a_table_that_cannot_be_read_is_named_and_the_others_are_looked_after(table: Path, left: str) -> None:
+    """It is being made, or its log was cut off."""
+    log = table.parent / "a-broken" / "_delta_log"
+    log.mkdir(parents=True)
+    if left:
+        (log / f"{0:020}.json").write_text(left)
+    where = ["fraud", "-s", f"storage.root={table.parent.parent}"]
+    for words in (["list"], ["compact"], ["vacuum"]):
+        done = CliRunner().invoke(tables, [*words, *where])
+        assert (done.exit_code, done.stdout.split()[0]) == (2, "alerts")
+        assert done.stderr.startswith("millrace: table a-broken cannot be read: ")
+        assert done.stderr.count("\n") == 1
+    done = CliRunner().invoke(tables, ["maintain", *where, "--format", "json"])
+    said = [(one["name"], one["what"]) for one in map(json.loads, done.stdout.splitlines())]
+    assert (done.exit_code, said) == (2, [("a-broken", "cannot be read"), ("alerts", "few files")])
+    keep = ["-s", "storage.retention.a-broken=1d"]
+    assert CliRunner().invoke(tables, ["expire", *where, *keep]).exit_code == 2
+
+
 def test_an_app_without_tables_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(tables, ["list", "fraud", "-s", f"storage.root={tmp_path}"])
 

@@ -175,6 +175,21 @@ def test_commands_say_what_there_is(
     assert out("stats", "fraud", "--table", "other").startswith(b"1 dead letters\n")
 
 
+def test_what_came_does_not_steer_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    odd = "x\x07\x08\x1b[2J"
+    row = letter(0, value=f"{{\n\t{odd}}}".encode(), error=odd, key=odd, kafka_key=odd.encode())
+    write(tmp_path / "tables" / "dead_letters", [row])
+    said = {}
+    for command, *rest in (["list"], ["show", identity(0)], ["stats"]):
+        assert run(command, "fraud", *rest, "-s", f"storage.root={tmp_path}", monkeypatch=monkeypatch) == 0
+        said[command] = capfdbinary.readouterr().out.decode()
+        assert [c for c in said[command] if not c.isprintable() and c != "\n"] == []
+        assert "x???[2J" in said[command]
+    assert "value: {\n        x???[2J}\n" in said["show"]
+
+
 def test_a_replay_sends_once_and_says_so(
     broker: MockBroker, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

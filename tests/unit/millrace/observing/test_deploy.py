@@ -89,6 +89,19 @@ def test_the_page_lists_every_metric_with_its_labels() -> None:
     assert listed == known
 
 
+@pytest.mark.parametrize(
+    "target",
+    [target for panel in panels() for target in panel["targets"]],
+    ids=lambda target: target["legendFormat"],
+)
+def test_a_legend_tells_the_lines_of_several_jobs_apart(target: dict[str, Any]) -> None:
+    by = re.search(r"by \(([^)]*)\)", target["expr"])
+    (name,) = _NAME.findall(target["expr"])
+    own = set() if name.endswith("_info") else exposed()[name]
+    labels = set(by[1].split(", ")) - {"le"} if by else own | {"instance"}
+    assert labels <= set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+
+
 def test_panels_do_not_lie_over_each_other() -> None:
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels()]
     assert len(set(places)) == len(places) >= 16

@@ -20,6 +20,7 @@ from millrace.observing.figures import FIGURES_FILE, ModelFigures, write_figures
 from millrace.observing.jobs import record_path, write_atomically
 from millrace.observing.reading import Jobs, JobStatus, chosen
 from millrace.runtime import installed
+from tests.unit.millrace.checkpoints.cases import LAST, kept_checkpoint
 from tests.unit.millrace.cli.test_commands import run
 from tests.unit.millrace.observing.cases import NOW, another_process, figures, record
 
@@ -141,6 +142,69 @@ def test_names_and_times_of_any_kind_are_shown_as_they_are(home: Path, tmp_path:
     assert code == 0
     assert "model [/z]/champion" in out
     assert "100,000,000,000,000,000 ms" in out
+
+
+def test_a_folder_is_shown_whatever_else_is_known_of_its_app(home: Path, tmp_path: Path) -> None:
+    keep(home, tmp_path / "a")
+    (home / "jobs" / "fraud-bad.json").write_text("{")
+    (tmp_path / "b").mkdir()
+    code, out, _ = run("status", "fraud", "--root", str(tmp_path / "b"), "--json")
+    assert (code, [(one["state"], one["root"]) for one in json.loads(out)]) == (
+        1,
+        [("never run", str(tmp_path / "b"))],
+    )
+    code, out, _ = run("stop", "fraud", "--root", str(tmp_path / "b"))
+    assert (code, out) == (0, f"fraud: does not run in {tmp_path / 'b'}\n")
+
+
+def test_of_a_job_whose_record_cannot_be_read_nobody_says_that_it_does_not_run(
+    home: Path, tmp_path: Path
+) -> None:
+    (home / "jobs").mkdir(parents=True)
+    (home / "jobs" / "fraud-bad.json").write_text("{")
+    for words in (["stop"], ["logs"], ["upgrade", "--check"]):
+        code, _, errors = run(*words, "fraud")
+        assert (code, "fraud-bad.json is no record of this version" in errors) == (2, True)
+    places = {one["app"]: one["root"] for one in json.loads(run("status", "--json")[1])}
+    keep(home, Path(places["iot"]).with_name("fraud"), with_record=False, ended_ms=NOW)
+    code, _, errors = run("stop", "fraud")
+    assert (code, "fraud-bad.json is no record of this version" in errors) == (2, True)
+    assert chosen([status("", "unreadable"), status("/a", "stopped")], "fraud", None).root == "/a"
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_a_checkpoint_that_was_cut_off_hides_no_job(home: Path, tmp_path: Path, log: str) -> None:
+    keep(home, tmp_path / "a")
+    checkpoint = kept_checkpoint(tmp_path / "a").folder
+    (checkpoint / log / f"{LAST}").write_text("")
+    (found,) = jobs(home).all()
+    assert (found.state, found.batch) == ("running", None if log == "offsets" else LAST)
+    assert run("status", "fraud")[0] == 0
+
+
+def test_top_shows_jobs_on_a_terminal_that_has_no_cursor(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    looks = iter([None])
+
+    def sleep(_: float) -> None:
+        if next(looks, "ends") == "ends":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("millrace.cli.top.time.sleep", sleep)
+    code, out, _ = run("top")
+    assert (code, out.count("clickstream")) == (0, 2)
+    assert "…" not in out, "it has 80 columns, and those are as many as fit"
+
+
+def test_in_a_pipe_no_column_is_left_out_and_no_line_is_cut(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    folder = tmp_path / "a-long-name-of-a-folder" / "which-is-that-of-a-job"
+    keep(home, folder)
+    assert run("status")[1].splitlines()[1].split()[-3:] == ["dead", "keys", "state"]
+    assert str(folder) in run("status", "fraud")[1]
 
 
 def test_two_folders_of_one_app_have_to_be_named(home: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import threading
@@ -28,7 +29,7 @@ from millrace.cli import build
 from millrace.connectors.merging import _keep, open_with_waiting
 from millrace.errors import MillraceError, UserError
 from millrace.query.catalog import AppTable, asked_for
-from millrace.query.shown import rows_of
+from millrace.query.shown import as_table, rows_of
 from millrace.query.tables import asking, interruptible
 from millrace.query.topics import topics_of
 from millrace.runtime.apps import load_app
@@ -207,6 +208,11 @@ def test_rows_come_as_a_table_json_csv_and_parquet(fraud: Path, tmp_path: Path) 
     assert "fraud.alerts  amount  double" in shown
 
 
+def test_what_events_say_does_not_steer_the_terminal() -> None:
+    shown = as_table(["k\x1b[2J"], [{"k\x1b[2J": "red \x1b[31m\x07\u202e\x9b"}, {"k\x1b[2J": ["\x1b"]}])
+    assert shown == ["k?[2J", "red ?[31m???", '["\\u001b"]']
+
+
 def test_of_an_app_that_has_written_nothing_its_last_demo_is_asked(fraud: Path, tmp_path: Path) -> None:
     demo = tmp_path / ".millrace" / "demo" / "fraud"
     demo.parent.mkdir(parents=True)
@@ -294,6 +300,20 @@ def test_a_table_that_is_being_made_or_is_damaged_is_named_and_hides_no_other(fr
     assert code == 0
     assert "fraud.making cannot be read" in said
     assert "fraud.alerts " in said
+
+
+def queries_of_pages() -> list[str]:
+    """Return what the pages ask of tables."""
+    root = Path(__file__).resolve().parents[4]
+    pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("apps/**/*.md")]
+    found = [re.findall(r'^millrace query (.*?)"(.+?)"', page.read_text(), re.MULTILINE) for page in pages]
+    return sorted({text for of in found for words, text in of if "--stream" not in words})
+
+
+@pytest.mark.parametrize("text", queries_of_pages())
+def test_what_pages_ask_is_understood(text: str) -> None:
+    with pytest.raises(UserError, match="there is no table"), asking(text, [], {}):
+        pass
 
 
 def test_ctrl_c_is_heard_while_the_engine_works() -> None:

@@ -49,7 +49,10 @@ def test_where_rows_cannot_go_is_said_before_spark_starts(tmp_path: Path) -> Non
         folder.mkdir(parents=True)
     (full / "part-0").write_text("x")
     (tmp_path / "other" / "x").write_text("x")
+    (tmp_path / "link").symlink_to(alerts.folder)
     for folder, goes, said in [
+        (tmp_path / "link", False, "is table shop.alerts"),
+        (alerts.folder / ".." / "alerts", False, "is table shop.alerts"),
         (alerts.folder, False, "is table shop.alerts"),
         (alerts.folder / "below", True, "is table shop.alerts"),
         (file, False, "is a file"),

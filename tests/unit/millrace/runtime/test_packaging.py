@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from millrace.errors import UserError
-from millrace.runtime import packaging
+from millrace.runtime import packaging, shipping
 from millrace.runtime.packaging import Packed, closure, files_of
+from tests.unit.millrace.cli.test_commands import run
 
 
 def names(*extras: str) -> set[str]:
@@ -79,3 +83,40 @@ def test_the_command_names_what_was_made() -> None:
     assert packed.command.startswith("cd dist && spark-submit --master ")
     assert "--py-files code.zip --archives environment.tar.gz#environment " in packed.command
     assert "spark.pyspark.python=./environment/bin/python" in packed.command
+
+
+def test_the_command_is_typed_as_it_is_printed_whatever_the_folder_is_called() -> None:
+    packed = Packed(Path("my dist/code.zip"), Path("my dist/e.tar.gz"), (), "/usr/bin/python3")
+    words = shlex.split(packed.command)
+    assert words[:3] == ["cd", "my dist", "&&"]
+    assert words[3:] == [*packed.arguments, "JOB.py"]
+
+
+def test_what_was_made_is_told_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Packed(tmp_path / "code.zip", tmp_path / "environment.tar.gz", ("a 1",), "/usr/bin/python3")
+
+    def package(out: Path, extras: Sequence[str], told: Callable[[str], None]) -> Packed:
+        told("code")
+        return made
+
+    monkeypatch.setattr(packaging, "package", package)
+    code, out, _ = run("package", "--json", "--out", str(tmp_path))
+    assert (code, json.loads(out)) == (
+        0,
+        {
+            "code": str(made.code), "environment": str(made.environment), "distributions": ["a 1"],
+            "python": "/usr/bin/python3", "command": made.command,
+        },
+    )  # fmt: skip
+
+
+def test_of_a_folder_only_older_archives_of_the_code_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "project_packages", lambda: {"one": tmp_path / "one"})
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.py").write_text("")
+    for name in ("millrace-backup.zip", f"millrace-{'0' * 16}.zip"):
+        (tmp_path / name).write_text("")
+    made = shipping.project_archive(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.zip")) == sorted([made.name, "millrace-backup.zip"])
