@@ -55,6 +55,7 @@ def publish(
     bootstrap: Bootstrap = None,
     root: Root = None,
     overrides: Overrides = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Publish aggregations; those that say what is in force already are left out, unless --from is earlier.
 
@@ -69,6 +70,7 @@ def publish(
     name, at = who(by, settings), now_ms()
     begins = _time_ms(from_, at)
     made = read(file)
+    unchanged: dict[str, int] = {}
 
     def events(book: AggregateControlState) -> list[AggregateEvent]:
         found: list[AggregateEvent] = []
@@ -76,15 +78,17 @@ def publish(
             kept = book.aggregations.get(one.name)
             is_same = kept and not kept[-1].is_removed and kept[-1].aggregation == one
             if kept and is_same and (from_ is None or begins >= kept[-1].from_ms):
-                typer.echo(f"{one.name}: unchanged, version {kept[-1].number}")
+                unchanged[one.name] = kept[-1].number
                 continue
             number = book.next_version(one.name)
             found.append(PublishAggregation(one, number, name, at, begins, reason))
         return found
 
     _, sent = _topic(settings).change(events)  # type: ignore[arg-type] # a book of its own
-    for event in sent:
-        typer.echo(f"{event.aggregation.name}: version {event.version}, {shown(event.aggregation)}")
+    lines = [f"{one}: unchanged, version {number}" for one, number in unchanged.items()]
+    lines += [f"{e.aggregation.name}: version {e.version}, {shown(e.aggregation)}" for e in sent]
+    published = {event.aggregation.name: event.version for event in sent}
+    print_as(shape, {"published": published, "unchanged": unchanged}, lambda: "\n".join(lines))
 
 
 @app.command("remove", epilog="Example: millrace aggregate remove spend --by ann")
@@ -96,6 +100,7 @@ def remove(
     bootstrap: Bootstrap = None,
     root: Root = None,
     overrides: Overrides = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Remove an aggregation: its open windows end as they would, and no new one begins."""
     from millrace.operations.sending import now_ms, who
@@ -105,7 +110,7 @@ def remove(
     person, at = who(by, settings), now_ms()
     event = RemoveAggregation(name, person, at, _time_ms(from_, at), reason)
     _topic(settings).change(lambda book: [event])
-    typer.echo(f"{name}: removed")
+    print_as(shape, {"removed": name, "by": person}, lambda: f"{name}: removed")
 
 
 @app.command("list", epilog="Example: millrace aggregate list --format json")

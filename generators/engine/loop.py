@@ -69,7 +69,7 @@ class AppPace:
         ahead_ms: People go on no further than this beyond the newest message, ms of event time.
         silent_s: An app that says nothing new for so long, s, is not waited for until it does: it may have
             nothing to say.
-        first_s: The same of an app that has said nothing at all yet: what it first speaks of may be far ahead.
+        first_s: The same of an app that has said nothing at all yet: what it first tells of may be far ahead.
 
     Attributes:
         heard_ms: Event time of the newest message, ms.

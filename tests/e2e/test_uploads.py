@@ -1,4 +1,4 @@
-"""A query whose batches are quicker than uploads of its state's snapshots goes on, with the real state store."""
+"""A query whose batches are quicker than uploads of its state goes on, with the real state store."""
 
 from __future__ import annotations
 

@@ -329,7 +329,8 @@ def person(data: AppData, key: str) -> list[Titled]:
 
 #: What is looked at now and then: it comes last, and shut.
 _FOLDED: Final = (
-    "segments", "product-funnel", "books", "drop-offs", "cohorts", "categories", "devices", "abandonment", "left-items", "searches",
+    "segments", "product-funnel", "books", "drop-offs", "cohorts", "categories",
+    "devices", "abandonment", "left-items", "searches",
     "next-items", "next-quality", "next-click-through", "next-clicks", "next-lists", "privacy",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.options import AppName, Format, Overrides, Root, Shape
+from millrace.cli.options import AppName, Format, Overrides, Root, Shape, print_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +172,7 @@ def stop(
     green: Green = None,
     timeout: Timeout = "2min",
     root: Root = None,
+    shape: Shape = Format.table,
 ) -> None:
     """End the second version; the first goes on.
 
@@ -181,10 +182,13 @@ def stop(
 
     place, trial = _trial(name, green, root)
     kafka = _settings(name, place, trial).kafka
-    _stop(name, place, timeout, Format.table)
+    _stop(name, place, timeout, shape)
+    line = ""
     if remove:
         end_trial(place, trial, kafka)
-        typer.echo(f"{name}: {place} and {', '.join(trial.topics) or 'no topics'} removed")
+        line = f"{name}: {place} and {', '.join(trial.topics) or 'no topics'} removed"
+    found = {"app": name, "root": place, "removed": remove, "topics": [*trial.topics] if remove else []}
+    print_as(shape, found, lambda: line)
 
 
 def _teller(name: str, shape: Format) -> Callable[[str], None]:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape, print_as
+
 app = typer.Typer(help="Bring a checkpoint of an earlier version over to this one.", no_args_is_help=True)
 
 
@@ -26,6 +28,7 @@ def convert(
         list[str] | None, typer.Option("--set", "-s", help="A setting, as `millrace run` has it.")
     ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
+    shape: Shape = Format.table,
 ) -> None:
     """Write a stopped query's checkpoint anew; it stays as it was unless all goes well.
 
@@ -66,8 +69,10 @@ def convert(
     processes = [load_process(name) for name in process_class or ()]
     with tool_session(memory=memory) as spark:
         done = bring_over(spark, checkpoint, topology=topology, processes=processes, key_file=key_file)
-    names = ", ".join(done.key_groups)
-    typer.echo(f"{checkpoint.folder}: {names} converted; {time.monotonic() - began:.1f} s")
+    names, seconds = [*done.key_groups], time.monotonic() - began
+    found = {"checkpoint": checkpoint.folder, "processes": names, "s": seconds}
+    line = f"{checkpoint.folder}: {', '.join(names)} converted; {seconds:.1f} s"
+    print_as(shape, found, lambda: line)
 
 
 def _app_of(processes: set[str], config: Path | None) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape
+from millrace.cli.options import AppName, ConfigFile, Format, Overrides, Shape, print_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -182,6 +183,7 @@ def replay(
     table_name: TableName = "dead_letters",
     config: ConfigFile = None,
     overrides: Overrides = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Send dead letters to the topic that they came by, each once; every replay is recorded.
 
@@ -200,30 +202,33 @@ def replay(
         raise UserError("say which ones: ids, --reason, --since …, or --all")
     plan = Plan(fix=load_fix(fix) if fix else None, to=to, again=again, in_doubt=in_doubt, most=most)
     summary = (
-        _preview(settings, chosen, plan, table_name)
+        _preview(settings, chosen, plan, table_name, shape)
         if dry_run
         else _replay(settings, chosen, plan, table_name)
     )
-    for why, count in sorted(summary.skipped.items()):
-        typer.echo(f"left out {count:,}: {why}")
+    lines = [f"left out {count:,}: {why}" for why, count in sorted(summary.skipped.items())]
     for letter_id, why in list(summary.failed.items())[:20]:
         typer.echo(f"failed {letter_id[:12]}: {_plain(why)}", err=True)
     fixed = f", {summary.fixed:,} of them fixed" if summary.fixed else ""
     done = "would be sent" if dry_run else "sent"
     told = "" if dry_run else f"; {summary.from_kafka:,} with key and headers as Kafka has them"
-    typer.echo(
+    lines.append(
         f"{name}: {summary.sent:,} of {summary.seen:,} {done}{fixed}{told}; {len(summary.failed):,} failed"
     )
+    found = {"app": name, "dry_run": dry_run, "seen": summary.seen, **asdict(summary)}
+    print_as(shape, found, lambda: "\n".join(lines))
     if summary.failed:
         raise typer.Exit(1)
 
 
-def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str) -> Summary:
+def _preview(settings: AppSettings, chosen: Selection, plan: Any, name: str, shape: Format) -> Summary:
     from millrace.dead_letters.journal import TABLE, Journal
     from millrace.dead_letters.replay import Replay, shown
 
     journal = Journal(settings.storage.path("tables", TABLE), "dry-run")
     records, summary = Replay(plan, journal, now=_now_ms).preview(_table(settings, name).read(chosen))
+    if shape is Format.json:
+        return summary
     for record in records:
         typer.echo(_plain(shown(record)))
     if summary.sent > len(records):

@@ -37,26 +37,40 @@ def start(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
     ] = False,
+    shape: Shape = Format.table,
 ) -> None:
     """Start a broker, wait until it answers, and print its address."""
     from millrace.kafka import detached
 
     if foreground:
+        if shape is Format.json:
+            raise UserError("--foreground tells of what goes on as text: leave --json out")
         _run_in_foreground(port, data_dir)
         return
     broker, started = detached.start(port=port, data_dir=data_dir)
-    typer.echo(f"broker {'ready' if started else 'already runs'}: {broker.bootstrap}")
-    typer.echo(f"data: {broker.data_dir}, log: {broker.log_file}")
-    typer.echo("stop it with: millrace kafka stop")
+    found = {
+        "started": started,
+        "bootstrap": broker.bootstrap,
+        "pid": broker.process.pid,
+        "data": broker.data_dir,
+        "log": broker.log_file,
+    }
+    lines = (
+        f"broker {'ready' if started else 'already runs'}: {broker.bootstrap}",
+        f"data: {broker.data_dir}, log: {broker.log_file}",
+        "stop it with: millrace kafka stop",
+    )
+    print_as(shape, found, lambda: "\n".join(lines))
 
 
 @app.command(epilog="Example: millrace kafka stop")
-def stop() -> None:
+def stop(shape: Shape = Format.table) -> None:
     """Stop the broker that `millrace kafka start` started; its data stays."""
     from millrace.kafka import detached
 
     stopped = detached.stop()
-    typer.echo(f"broker stopped: {stopped.bootstrap}" if stopped else "no broker runs")
+    found = {"stopped": stopped is not None, "bootstrap": stopped and stopped.bootstrap}
+    print_as(shape, found, lambda: f"broker stopped: {stopped.bootstrap}" if stopped else "no broker runs")
 
 
 @app.command(epilog="Example: millrace kafka status")

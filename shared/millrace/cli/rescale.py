@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape, print_as
+
 app = typer.Typer(
     help="Give a stopped query other partitions or key groups, or another plan.", no_args_is_help=True
 )
@@ -60,6 +62,7 @@ def rescale(
         typer.Option("--set", "-s", help="With --rekey, --extend: a setting, as `millrace run` has it."),
     ] = None,
     memory: Annotated[str, typer.Option(help="Heap of the JVM that does it.")] = "2g",
+    shape: Shape = Format.table,
 ) -> None:
     """Change the shape of a checkpoint; nothing is lost, and it stays as it was unless all goes well.
 
@@ -81,13 +84,13 @@ def rescale(
             one, alone = ("--rekey", "the keys") if rekey else ("--extend", "which processes there are")
             raise UserError(f"{one} changes {alone} alone: other shapes are another step")
         by_settings = _rekey if rekey else _extend
-        by_settings(target, config, overrides or [], key_file, memory)
+        by_settings(target, config, overrides or [], key_file, memory, shape)
         return
     if config is not None or overrides:
         raise UserError("--config and --set are for --rekey and --extend")
     checkpoint = locate(target)
 
-    from millrace.checkpoints import rescale as shape
+    from millrace.checkpoints import rescale as reshaping
     from millrace.checkpoints.session import tool_session
     from millrace.checkpoints.stages import load_process
     from millrace.state.keyring import configured_keys
@@ -95,9 +98,9 @@ def rescale(
     began = time.monotonic()
     with tool_session(memory=memory) as spark:
         if not anew:
-            done = shape.repartition(spark, checkpoint, partitions or 1)
+            done = reshaping.repartition(spark, checkpoint, partitions or 1)
         else:
-            done = shape.rekey(
+            done = reshaping.rekey(
                 spark,
                 checkpoint,
                 key_groups=key_groups,
@@ -111,10 +114,19 @@ def rescale(
             )
     groups = ", ".join(f"{name} {n} key groups" for name, n in done.key_groups.items())
     seconds = time.monotonic() - began
-    typer.echo(f"{checkpoint.folder}: {done.partitions} partitions, {groups}; {seconds:.1f} s")
+    found = {
+        "checkpoint": checkpoint.folder,
+        "partitions": done.partitions,
+        "key_groups": dict(done.key_groups),
+        "s": seconds,
+    }
+    line = f"{checkpoint.folder}: {done.partitions} partitions, {groups}; {seconds:.1f} s"
+    print_as(shape, found, lambda: line)
 
 
-def _rekey(target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str) -> None:
+def _rekey(
+    target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str, shape: Format
+) -> None:
     """Give the state of an app the keys of its settings."""
     import importlib
 
@@ -137,11 +149,15 @@ def _rekey(target: str, config: Path | None, sets: list[str], key_file: str | No
     began = time.monotonic()
     with tool_session(memory=memory) as spark:
         done = regroup(spark, checkpoint, topology, by, key_file=key_file)
-    names = ", ".join(name for name in done.key_groups if name in by.processes)
-    typer.echo(f"{checkpoint.folder}: {names} have other keys; {time.monotonic() - began:.1f} s")
+    names, seconds = [name for name in done.key_groups if name in by.processes], time.monotonic() - began
+    line = f"{checkpoint.folder}: {', '.join(names)} have other keys; {seconds:.1f} s"
+    found = {"checkpoint": checkpoint.folder, "rekeyed": names, "s": seconds}
+    print_as(shape, found, lambda: line)
 
 
-def _extend(target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str) -> None:
+def _extend(
+    target: str, config: Path | None, sets: list[str], key_file: str | None, memory: str, shape: Format
+) -> None:
     """Give an app the processes that its settings add."""
     from millrace.checkpoints.checkpoint import locate
     from millrace.checkpoints.conversion import extend
@@ -159,5 +175,6 @@ def _extend(target: str, config: Path | None, sets: list[str], key_file: str | N
     began = time.monotonic()
     with tool_session(memory=memory) as spark:
         done = extend(spark, checkpoint, topology, key_file=key_file)
-    names = ", ".join(name for name in done.key_groups if name not in before)
-    typer.echo(f"{checkpoint.folder}: {names} begins with nothing; {time.monotonic() - began:.1f} s")
+    names, seconds = [name for name in done.key_groups if name not in before], time.monotonic() - began
+    line = f"{checkpoint.folder}: {', '.join(names)} begins with nothing; {seconds:.1f} s"
+    print_as(shape, {"checkpoint": checkpoint.folder, "added": names, "s": seconds}, lambda: line)

@@ -1,9 +1,9 @@
 """Holds a query back whose state store is behind with uploading its snapshots.
 
-Each changelog of Spark's state store begins with the versions that it stands on, back to the snapshot that was
-uploaded last, as text of at most 64 KiB: about 820 versions, one for each batch. The batch after that cannot
-be written, nor can it after a restart. Snapshots are uploaded in the background, once a minute: batches of
-less than 75 ms, or uploads that take minutes, get there. So the query waits for the upload before.
+Each changelog of Spark's state store begins with the versions that it stands on, back to the snapshot that
+was uploaded last, as text of at most 64 KiB: about 820 versions, one for each batch. The batch after that
+cannot be written, nor can it after a restart. Snapshots are uploaded in the background, once a minute:
+batches of less than 75 ms, or uploads that take minutes, get there. So the query waits for the upload before.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class AwaitingUploads:
             if time.monotonic() - told >= _TELL_S:
                 told = time.monotonic()
                 log.warning(
-                    "%d versions of the state stand on the snapshot that was uploaded last, and Spark can name "
-                    "no more than some 800: the query waits for the next upload (spark.sql.streaming."
-                    "stateStore.maintenanceInterval says how often there is one)",
+                    "%d versions of the state stand on the snapshot that was uploaded last, and Spark can "
+                    "name no more than some 800: the query waits for the next upload "
+                    "(spark.sql.streaming.stateStore.maintenanceInterval says how often there is one)",
                     int(behind),
                 )
             if self._stop is None:

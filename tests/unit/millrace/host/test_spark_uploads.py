@@ -28,7 +28,7 @@ class Store:
 
 def test_the_oldest_of_the_newest_snapshots_counts_whatever_else_is_there(tmp_path: Path) -> None:
     """Random stores of several operators and partitions, beside a list of them."""
-    rng = random.Random(5)  # noqa: S311
+    rng = random.Random(5)
     for case in range(200):
         state = tmp_path / str(case)
         newest = []
