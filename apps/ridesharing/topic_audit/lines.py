@@ -452,8 +452,8 @@ class _Driver:
         elif now.waits != "no":
             if sure:
                 now.away_ms = now.away_ms or at
-            else:
-                now.waits = "maybe"
+            else:  # the place, and with it the ticket that was spent for it, may be lost by the next position
+                now.waits, now.ticket_ms = "maybe", NEVER
 
     def _ticket_at(self, venue: str, at: int) -> tuple[Waits, int]:
         """Return whether the driver joins the line of a venue with a ticket, and until when that is sure."""

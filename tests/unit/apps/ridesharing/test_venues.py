@@ -781,6 +781,11 @@ def test_the_audit_finds_nothing_in_the_nights_of_the_oracle() -> None:
     assert sum(audited.offers.from_lines for audited in found) > CASES
 
 
+@pytest.mark.parametrize("seed", [13, 50, 195, 266, 326, 713, 1_750])
+def test_nights_that_the_audit_once_called_wrong_are_not(seed: int) -> None:
+    assert by_the_topics(seed).audited(settle_ms=60_000).by_reason() == {}
+
+
 def finished(night: Night) -> tuple[int, int]:
     """Return how many rides were offered to a line, and how many of these such a driver has driven."""
     by_line = [a for a in night.said["attempts"] if a["policy"] == "line"]
