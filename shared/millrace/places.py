@@ -7,7 +7,7 @@ from typing import Final
 
 import h3
 
-__all__ = ["EARTH_M", "distance_m"]
+__all__ = ["EARTH_M", "degrees_east", "distance_m"]
 
 _POLE: Final = (90.0, 0.0)
 _QUARTER_M: Final[float] = h3.great_circle_distance((0.0, 0.0), _POLE, unit="m")
@@ -30,3 +30,19 @@ def distance_m(lat: float, lon: float, to_lat: float, to_lon: float) -> float:
     found: float = h3.great_circle_distance((lat, lon), (to_lat, to_lon), unit="m")
     # Of places that are opposite, rounding may leave the root of a number below zero.
     return found if found == found else 2 * _QUARTER_M
+
+
+def degrees_east(lon: float, to_lon: float) -> float:
+    """Return how far one longitude is east of another by the shorter way, degrees; west of it: below 0.
+
+    Args:
+        lon: From there, degrees east.
+        to_lon: To there, degrees east.
+
+    >>> degrees_east(10.0, 12.5), degrees_east(179.5, -179.5), degrees_east(-179.5, 179.5)
+    (2.5, 1.0, -1.0)
+    """
+    east = to_lon - lon
+    if east > 180.0:
+        return east - 360.0
+    return east + 360.0 if east < -180.0 else east

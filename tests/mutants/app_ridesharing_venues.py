@@ -17,6 +17,12 @@ _AUDIT: Final = f"{_APP}/topic_audit/lines.py"
 _DRAWN: Final = f"{_APP}/dashboard/venues.py"
 
 
+_VERSIONS: Final = (
+    "tests/unit/apps/ridesharing/test_venue_versions.py"
+    "::test_what_is_said_last_of_a_venue_holds_from_its_time_on",
+)
+
+
 def _of(*names: str) -> tuple[str, ...]:
     return tuple(f"{_TESTS}::test_{name}" for name in names)
 
@@ -282,10 +288,42 @@ MUTANTS: Final = (
     Mutant(
         "venues: a zone is where its cells are counted to",
         _KEPT,
-        "                found.add(regions.of_place(lat, lon))\n",
+        "                found.add(regions.of_place(*place))\n",
         "                pass\n",
         "a fine cell reaches out of its parent",
         _BORDER,
+    ),
+    Mutant(
+        "venues: of two words of one moment the second begins a line anew",
+        _KEPT,
+        "if one.from_ms < watermark]",
+        "if one.from_ms <= watermark]",
+        "a venue goes on when it is changed",
+        (*_of("two_words_on_a_venue_in_one_moment_leave_its_line_as_it_is"), *_VERSIONS),
+    ),
+    Mutant(
+        "venues: what is to come cannot be taken back",
+        _KEPT,
+        "        elif all(one.plan is None or one.from_ms < from_ms for one in before):\n",
+        "        elif True:\n",
+        "the last word takes back what was to come",
+        _VERSIONS,
+    ),
+    Mutant(
+        "venues: the gate takes a venue that has come back for the one before",
+        f"{_APP}/processes/gate.py",
+        "        return bool(here) and not venues.has_line(here, track.sent_ms, at)\n",
+        "        return False\n",
+        "who is first in a pen is first in line",
+        _of("whoever_is_first_in_the_pen_of_a_venue_that_has_come_back_is_first_in_its_line"),
+    ),
+    Mutant(
+        "venues: who is back while an offer is open is away",
+        _LINE,
+        "            spot.away_ms = 0\n        return\n",
+        "            pass\n        return\n",
+        "the grace is for who is out of the pen",
+        _of("who_comes_back_to_the_pen_while_an_offer_is_open_has_been_away_no_longer"),
     ),
     Mutant(
         "venues: each version is told again and again",

@@ -189,7 +189,7 @@ def edges(cells: tuple[str, ...]) -> tuple[Ring, ...]:
     """
     by_resolution: dict[int, set[str]] = {}
     for cell in cells:
-        by_resolution.setdefault(h3.get_resolution(cell), set()).add(cell)
+        by_resolution.setdefault(h3.get_resolution(cell), set()).add(h3.int_to_str(h3.str_to_int(cell)))
     found: list[Ring] = []
     for _, of in sorted(by_resolution.items()):
         parts: Any = h3.cells_to_h3shape(sorted(of), tight=False)

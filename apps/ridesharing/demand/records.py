@@ -45,7 +45,7 @@ class DriverHint(msgspec.Struct, frozen=True, gc=False):
         lat: Its middle, degrees north.
         lon: Its middle, degrees east.
         short: By how many requests of the next minutes that cell is short of cars.
-        until_ms: Until when the car is counted on there, and its driver told nothing else, UTC ms.
+        until_ms: Until when the car is counted on there while it comes nearer, UTC ms.
         at_ms: When, UTC ms.
     """
 

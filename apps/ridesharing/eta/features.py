@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, Protocol
 import h3
 import msgspec
 
+from millrace.places import degrees_east
+
 #: Version of the definitions, raised when the meaning of a feature changes.
 FEATURES_VERSION: Final = 1
 #: H3 resolutions of the table of places, the coarsest first, and for how many legs an estimate of the level
@@ -114,7 +116,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def offset(self) -> tuple[float, float]:
         """Return how far it goes to the east and to the north, km."""
         east = _KM * cos(radians((self.from_lat + self.to_lat) / 2))
-        return (self.to_lon - self.from_lon) * east, (self.to_lat - self.from_lat) * _KM
+        return degrees_east(self.from_lon, self.to_lon) * east, (self.to_lat - self.from_lat) * _KM
 
 
 def mercator(lat: float, lon: float) -> tuple[float, float]:

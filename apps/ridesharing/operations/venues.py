@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 #: An area that is drawn is cut into so many cells at most.
 _MOST_CELLS: Final = 300
-#: A degree of a great circle, kilometres.
-KM_PER_DEGREE: Final = 111.195
 
 
 Corners = Annotated[list[tuple[Latitude, Longitude]], msgspec.Meta(min_length=3, max_length=1_000)]
@@ -63,16 +60,21 @@ class Area(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError("an area has either a polygon or cells")
         if self.polygon is None:
             return list(self.cells or ())
-        shape = h3.LatLngPoly(self.polygon)
-        for resolution in range(FINEST, ZONE_RESOLUTION - 1, -1):
-            # A cell has seven of the next resolution: what is far too large is not cut up.
-            cell_km2 = h3.average_hexagon_area(resolution, unit="km^2")
-            if _size_km2(self.polygon) / cell_km2 > _MOST_CELLS:
-                continue
-            found = h3.h3shape_to_cells_experimental(shape, resolution, contain="overlap")
-            if 0 < len(found) <= _MOST_CELLS:
-                return sorted(found)
-        raise UserError("the polygon is too large for a venue")
+        shape, finest = h3.LatLngPoly(self.polygon), list[str]()
+        # From the coarsest on, since a cell has seven of the next resolution: what is far too large, or none
+        # that has a size (one that crosses itself, or has a pole in it), is not cut up.
+        for resolution in range(FINEST + 1):
+            try:
+                found = h3.h3shape_to_cells_experimental(shape, resolution, contain="overlap")
+            except (MemoryError, h3.H3BaseException):
+                break
+            if len(found) > _MOST_CELLS:
+                break
+            if resolution >= ZONE_RESOLUTION:
+                finest = found
+        if not finest:
+            raise UserError("the polygon is too large for a venue")
+        return sorted(finest)
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +131,8 @@ def read_venues(path: Path, operator: str, reason: str, from_ms: int, regions: R
         if refused := keep_venue(venue, 0, InMemory(), regions):
             raise UserError(f"{one.name}: {refused}")
         said.append(venue)
+    if not said:
+        raise UserError(f"{path} has no venue: its list is empty")
     return said
 
 
@@ -150,11 +154,3 @@ def published(settings: RidesharingSettings) -> dict[str, list[SetVenue | DropVe
 
     read_topics(settings.kafka, [settings.topics.control], take)
     return dict(sorted(found.items()))
-
-
-def _size_km2(polygon: list[tuple[float, float]]) -> float:
-    """Return the area of a polygon on a plain, square kilometres."""
-    east = KM_PER_DEGREE * math.cos(math.radians(polygon[0][0]))
-    corners = [(lat * KM_PER_DEGREE, lon * east) for lat, lon in polygon]
-    ahead = zip(corners, (*corners[1:], corners[0]), strict=True)
-    return abs(sum(a[0] * b[1] - b[0] * a[1] for a, b in ahead)) / 2

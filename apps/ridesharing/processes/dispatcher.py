@@ -86,6 +86,7 @@ from millrace_apps.ridesharing.processes.reconcile import (
     refuse_progress,
     sign_off,
     start_trip,
+    waits_for_phone,
 )
 from millrace_apps.ridesharing.processes.riders import Asked
 from millrace_apps.ridesharing.processes.switches import TELL_MS, Switch, by_time, switch_of, tell_switches
@@ -308,6 +309,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
             self.policies.put("shadows", ",".join(control.policies))
         elif isinstance(control, SetPolicy):
             self.policies.put(f"{max(control.from_ms, ctx.watermark, 0):020d}", control.policy)
+            starts = sorted(name for name, _ in self.policies.items() if name != "shadows")
+            over = [start for start in starts if int(start) <= ctx.watermark]
+            for start in over[:-1]:  # no window that is to come ends before the last of them
+                self.policies.remove(start)
 
     def _kept(self, now: int) -> Book | None:
         """Return the book of the region that is at hand; ``None``: there is none."""
@@ -367,7 +372,10 @@ class Dispatcher(KeyedProcess[Event, Journal]):
         """Set the timers for what comes next, windows after a time; close the book when all is over."""
         if book.is_over:
             book.clear()
+            head = self.head.value
             self.head.clear()
+            if head is not None and head.shown:  # how a venue was told is not told anew
+                self.head.value = Head(shown=head.shown)
             ctx.timers.delete(_ARRIVALS)
             ctx.timers.delete(_DUE)
             ctx.timers.delete(_FREE)
@@ -599,9 +607,15 @@ def _run_out(region: DispatchRegion, due: int, about: str, mark: int) -> None:
         elif due == Due.OFFER:
             region.again(ride, "offer expired", "expired", "expired", anew=False)
         elif due == Due.APPROACH:
-            region.check_approach(ride)
+            again = region.now + region.config.approach_ms
+            if not waits_for_phone(region, ride, Due.APPROACH, again, ride.limit_ms):
+                region.check_approach(ride)
         elif due == Due.NO_SHOW:
-            region.end(ride, "no_show", "rider did not come", "no_show", "no_show")
+            heard = ride.odd_ms + region.config.reconcile_ms
+            waited = max(ride.arrived_ms, ride.pickup_at_ms) + region.config.no_show_ms
+            latest = waited + region.config.reconcile_ms
+            if not waits_for_phone(region, ride, Due.NO_SHOW, heard, latest):
+                region.end(ride, "no_show", "rider did not come", "no_show", "no_show")
         elif due == Due.TRIP:
             check_trip(region, ride)
         elif due == Due.GIVE_UP:

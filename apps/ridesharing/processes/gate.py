@@ -44,7 +44,7 @@ from millrace_apps.ridesharing.contracts.events import (
 )
 from millrace_apps.ridesharing.contracts.records import Suspect, SuspectReason
 from millrace_apps.ridesharing.processes.geo import cell_of
-from millrace_apps.ridesharing.processes.regions import zone_name
+from millrace_apps.ridesharing.processes.regions import zone_name, zone_of
 from millrace_apps.ridesharing.state.book import OFF_LINE_MS
 from millrace_apps.ridesharing.state.venues import Venue, Venues, keep_venue
 from millrace_apps.ridesharing.surge.records import Asked
@@ -254,11 +254,17 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         return True
 
     def _in_and_out(self, track: Track, lat: float, lon: float, at: int) -> bool:
-        """Return whether a driver is in another venue's pen, or in none, than when last reported."""
+        """Return whether a driver is in another venue's pen, or in none, than when last reported.
+
+        One that has been removed meanwhile, and has come back, is another.
+        """
         venues = self.venues.view(Venues)
-        return bool(venues) and venues.pen_of(lat, lon, at) != venues.pen_of(
-            track.lat, track.lon, track.sent_ms
-        )
+        if not venues:
+            return False
+        here = venues.pen_of(lat, lon, at)
+        if here != venues.pen_of(track.lat, track.lon, track.sent_ms):
+            return True
+        return bool(here) and not venues.has_line(here, track.sent_ms, at)
 
     def _has_moved(self, track: Track, lat: float, lon: float) -> bool:
         """Return whether a driver has moved far enough to be reported."""
@@ -322,6 +328,8 @@ class Gate(KeyedProcess[Event | QuoteRequest, Position]):
         if isinstance(event, Command) and event.action in ("block", "unblock"):
             self._keep_block(event)
         event.region = region
+        if event.zone:
+            event.zone = zone_of(event.zone)
         ctx.output(getattr(self, ctx.input), event)
         if isinstance(event, RideRequest):
             self._ask(event, "request", event.quote_id, ctx)

@@ -2,7 +2,7 @@
 
 A driver who is free joins the line with the first position in the pen, at its event time, and keeps the place
 while free there, or away for no longer than the grace. Who is offered a request keeps the place until
-the driver has taken it or let it go.
+the driver has taken it or let it go; who was away then, and comes back in time, is back.
 
 Where a venue says which trips are short, a driver whose trip from the line was one gets a ticket: who is back
 in the pen in time joins in front of all who have none, behind those with one who were back before. It is
@@ -36,10 +36,14 @@ def stand(book: Book, venues: Venues, driver_id: str, at_ms: int, grace_ms: int)
     if not venues:
         return
     car: Car | None = book.cars.get(driver_id)
-    if car is None or car.request_id:
+    spot: Spot | None = book.spots.get(driver_id) if book.spots else None
+    if car is None or (car.request_id and (spot is None or not spot.away_ms)):
         return
     here = venues.pen_of(car.lat, car.lon, at_ms) if car.idle and car.online else ""
-    spot: Spot | None = book.spots.get(driver_id) if book.spots else None
+    if car.request_id:
+        if spot is not None and here == spot.venue and holds(venues, spot, at_ms, grace_ms):
+            spot.away_ms = 0
+        return
     if spot is not None:
         if (here and here != spot.venue) or not holds(venues, spot, at_ms, grace_ms):
             book.lose_spot(driver_id)

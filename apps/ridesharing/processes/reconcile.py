@@ -27,7 +27,7 @@ ODD: Final[dict[str, dict[DriverState, MismatchReason]]] = {
 
 def is_odd(ride: Ride, phone: DriverState) -> bool:
     """Return whether what a phone says differs from the book, or has done so before."""
-    return ride.odd_ms > 0 or phone in ODD.get(ride.state, ())
+    return ride.odd_ms != 0 or phone in ODD.get(ride.state, ())
 
 
 def hear_phone(region: DispatchRegion, driver_id: str, phone: DriverState, at_ms: int) -> None:
@@ -85,6 +85,31 @@ def _ends_by_going(region: DispatchRegion, ride: Ride) -> bool:
     return True
 
 
+def waits_for_phone(region: DispatchRegion, ride: Ride, due: Due, again_ms: int, latest_ms: int) -> bool:
+    """Return whether a driver keeps a ride for now whose phone says that the rider is aboard.
+
+    What was reported may be lost: the phone is believed when it has said so for long enough, and until then
+    it is no sign that nobody came, or that the car goes the wrong way.
+
+    Args:
+        region: The region.
+        ride: The ride, before the rider is aboard by the book.
+        due: What is due: it is looked at again.
+        again_ms: When, ms.
+        latest_ms: From then on nothing is waited for, ms.
+    """
+    if ride.odd != "start_lost" or ride.odd_ms <= 0 or region.now >= latest_ms:
+        return False
+    if region.now - ride.odd_ms < region.config.reconcile_ms:
+        region.book.remind(again_ms, due, ride.request_id, ride.revision)
+        return True
+    car = region.book.cars.get(ride.driver_id)
+    if car is None or region.now - car.seen_ms > region.config.ttl_ms:
+        return False
+    _follow(region, ride, "on_trip", "start_lost")
+    return True
+
+
 def refuse_progress(region: DispatchRegion, ride: Ride, car: Car | None, event: Progress) -> bool:
     """Return whether a report of a driver is refused, after saying so; what is odd and counts is said too."""
     config = region.config
@@ -94,14 +119,14 @@ def refuse_progress(region: DispatchRegion, ride: Ride, car: Car | None, event: 
         _check_finish(region, ride, event)
         return False
     metres = distance_m(event.lat, event.lon, ride.lat, ride.lon)
-    # The report's own place, and the last one that the gate has let pass.
-    if car is not None and event.event_time_ms - car.seen_ms <= config.refresh_ms:
+    # The report's own place, and the last one that the gate has let pass, unless that is of another time: of
+    # a report that comes late the car has gone on since.
+    if car is not None and abs(event.event_time_ms - car.seen_ms) <= config.refresh_ms:
         metres = max(metres, distance_m(car.lat, car.lon, ride.lat, ride.lon))
     if metres > config.geofence_m:
         _emit_doubt(region, ride, event.stage, "too_far", "refused", metres, event.event_time_ms)
         return True
-    elapsed = event.event_time_ms - ride.offered_ms
-    if ride.distance_m - config.geofence_m > config.most_m_per_s * max(0, elapsed) / 1_000 > 0:
+    if _is_too_soon(region, ride.distance_m, event.event_time_ms - ride.offered_ms):
         _emit_doubt(region, ride, event.stage, "too_soon", "refused", ride.distance_m, event.event_time_ms)
         return True
     return False
@@ -149,7 +174,7 @@ def finish_trip(region: DispatchRegion, ride: Ride, cause: str) -> str:
 def start_trip(region: DispatchRegion, ride: Ride, at_ms: int, cause: str) -> None:
     """Begin a trip; it is lost where nothing is heard of it for too long."""
     config = region.config
-    ride.wait_ms = max(0, at_ms - ride.pickup_at_ms)
+    ride.started_ms, ride.wait_ms = at_ms, max(0, at_ms - ride.pickup_at_ms)
     region.move(ride, "in_progress", cause)
     most = config.trip_ms
     if config.overdue_ms and ride.to_lat is not None and ride.to_lon is not None:
@@ -189,17 +214,22 @@ def _follow(region: DispatchRegion, ride: Ride, phone: DriverState, reason: Mism
 def _check_finish(region: DispatchRegion, ride: Ride, event: Progress) -> None:
     """Say where a trip ends elsewhere than asked for, or sooner than any car drives; it ends all the same."""
     config, at = region.config, event.event_time_ms
-    began = ride.pickup_at_ms + ride.wait_ms
     driven = distance_m(ride.lat, ride.lon, event.lat, event.lon)
     if ride.state != "in_progress":
         _emit_doubt(region, ride, event.stage, "start_lost", "ended", driven, at)
-    elif driven - config.geofence_m > config.most_m_per_s * max(0, at - began) / 1_000 > 0:
+    elif _is_too_soon(region, driven, at - (ride.started_ms or ride.pickup_at_ms + ride.wait_ms)):
         _emit_doubt(region, ride, event.stage, "too_soon", "ended", driven, at)
     if ride.to_lat is None or ride.to_lon is None:
         return
     metres = distance_m(event.lat, event.lon, ride.to_lat, ride.to_lon)
     if metres > config.geofence_m:
         _emit_doubt(region, ride, event.stage, "elsewhere", "ended", metres, at)
+
+
+def _is_too_soon(region: DispatchRegion, metres: float, elapsed_ms: int) -> bool:
+    """Return whether no car drives so far in a time."""
+    most = region.config.most_m_per_s
+    return most > 0 and metres - region.config.geofence_m > most * max(0, elapsed_ms) / 1_000
 
 
 def _ride_of(region: DispatchRegion, driver_id: str) -> Ride | None:

@@ -91,6 +91,19 @@ def zone_name(cell: int) -> str:
 
 
 @functools.lru_cache(maxsize=65_536)
+def zone_of(cell: str) -> str:
+    """Return the zone that a cell is in, or is, as it stands in events: one name for each, however written.
+
+    Args:
+        cell: A valid H3 cell of resolution 7 or finer, as text.
+
+    >>> zone_of("872830828FFFFFF"), zone_of("89283082813ffff")
+    ('872830828ffffff', '872830828ffffff')
+    """
+    return zone_name(int(h3i.cell_to_parent(h3i.str_to_int(cell), ZONE_RESOLUTION)))
+
+
+@functools.lru_cache(maxsize=65_536)
 def _region_of(regions: Regions, cell: int) -> str:
     if regions.parent >= 0:
         return str(h3i.int_to_str(h3i.cell_to_parent(cell, regions.parent)))

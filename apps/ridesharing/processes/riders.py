@@ -55,6 +55,10 @@ class RiderRequest(msgspec.Struct, array_like=True, gc=False):
         """Return whether a car is searched for, or bound."""
         return not self.waits_for and self.opens_ms <= now_ms
 
+    def begins(self, now_ms: int) -> bool:
+        """Return whether it is open, or is in the next millisecond: no timer comes before that."""
+        return not self.waits_for and self.opens_ms <= now_ms + 1
+
 
 #: A request that was searched for so long ago has ended, whatever was heard of it, ms.
 _LONGEST_MS: Final = 86_400_000
@@ -127,7 +131,7 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
         asked = msgspec.json.encode(event) if other or opens > now else b""
         requests[event.request_id] = RiderRequest(event.region, opens, other, 0, asked)
         ctx.emit(_marked(event, other, 0))
-        if not other and opens <= now:
+        if not other and requests[event.request_id].begins(now):
             self._mark_others(event.request_id, requests, now, ctx)
 
     def _hear(self, event: Handover, requests: Requests, now: int, ctx: Context) -> None:
@@ -147,7 +151,7 @@ class Riders(KeyedProcess[RideRequest | Handover, Asked]):
             for waiting, known in list(requests.items()):
                 if known.waits_for == name:
                     self._mark(known, _open_elsewhere(requests, known.region, now), ctx)
-                    if known.is_open(now):
+                    if known.begins(now):
                         self._mark_others(waiting, requests, now, ctx)
 
     def _mark_others(self, name: str, requests: Requests, now: int, ctx: Context) -> None:

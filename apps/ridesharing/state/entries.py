@@ -184,6 +184,7 @@ class Ride(msgspec.Struct, array_like=True):
         point_why: Why it is not the one that was asked for; empty: it is, or none was.
         from_line: The venue in whose line the driver waited who has it; empty: none.
         score: What this attempt's pair cost in its window; ``None``: it was made by hand, or by a line.
+        started_ms: When the trip began, ms; 0: it has not, or an earlier version has seen that.
     """
 
     request_id: str
@@ -227,6 +228,7 @@ class Ride(msgspec.Struct, array_like=True):
     point_why: PointWhy = ""
     from_line: str = ""
     score: Score | None = None
+    started_ms: int = 0
 
 
 class Closed(msgspec.Struct, array_like=True, gc=False):

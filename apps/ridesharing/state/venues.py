@@ -14,7 +14,7 @@ import h3.api.basic_int as h3i
 import msgspec
 
 from millrace.parts.contents import digest_of
-from millrace.places import distance_m
+from millrace.places import degrees_east, distance_m
 from millrace_apps.ridesharing.contracts.events import DropVenue, PickUpPoint, SetVenue, ShortTrip
 from millrace_apps.ridesharing.contracts.records import PointWhy
 from millrace_apps.ridesharing.processes.geo import cell_of, disk
@@ -53,7 +53,7 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         from_ms: From when on, UTC ms.
-        since_ms: Since when there is a venue of this name without a break, UTC ms.
+        since_ms: Since when the venue has a line without a break, or would have, UTC ms.
         plan: How it is; ``None``: there is none.
     """
 
@@ -84,18 +84,25 @@ def keep_venue(said: SetVenue | DropVenue, watermark: int, kept: Any, regions: R
     known = kept.get(said.name)
     from_ms = max(said.from_ms, watermark, 0)
     before = () if known is None else known.versions
-    over = [n for n, one in enumerate(before) if one.from_ms <= watermark]
+    # The last that began before now is kept: another word of this moment goes on from it, too.
+    over = [n for n, one in enumerate(before) if one.from_ms < watermark]
     left = [one for one in before[over[-1] if over else 0 :] if one.from_ms < from_ms]
     if isinstance(said, DropVenue):
-        if not left or left[-1].plan is None:
+        if left and left[-1].plan is not None:
+            kept.put(said.name, Venue((*left, Version(from_ms, from_ms, None))))
+        elif all(one.plan is None or one.from_ms < from_ms for one in before):
             return "there is no such venue"
-        kept.put(said.name, Venue((*left, Version(from_ms, from_ms, None))))
+        elif left:  # what was to come is taken back, and that is all
+            kept.put(said.name, Venue(tuple(left)))
+        else:
+            kept.remove(said.name)
         return ""
     if refused := _is_wrong(said, regions):
         return refused
     if known is None and not _has_room(kept, watermark):
         return f"{MOST_VENUES} venues are kept already"
-    goes_on = bool(left) and left[-1].plan is not None
+    was = left[-1].plan if left else None
+    goes_on = was is not None and bool(was.pen)
     plan = Plan(tuple(said.zone), tuple(said.pen), tuple(said.points), said.short_trip)
     since = left[-1].since_ms if goes_on else from_ms
     kept.put(said.name, Venue((*left, Version(from_ms, since, plan))))
@@ -151,9 +158,10 @@ def regions_of(regions: Regions, zone: tuple[str, ...]) -> list[str]:
             continue
         middle, corners = h3i.cell_to_latlng(cell), h3i.cell_to_boundary(cell)
         for (a, b), (c, d) in zip(corners, (*corners[1:], corners[0]), strict=True):
-            for place in ((a, b), ((a + c) / 2, (b + d) / 2)):
-                lat, lon = (edge + (inner - edge) * _EDGE for edge, inner in zip(place, middle, strict=True))
-                found.add(regions.of_place(lat, lon))
+            for lat, lon in ((a, b), ((a + c) / 2, b + degrees_east(b, d) / 2)):
+                to_lat, to_lon = middle
+                place = lat + (to_lat - lat) * _EDGE, lon + degrees_east(lon, to_lon) * _EDGE
+                found.add(regions.of_place(*place))
     return sorted(found)
 
 
@@ -251,7 +259,7 @@ class Venues:
         return held.home if held is not None else ""
 
     def has_line(self, name: str, since_ms: int, at_ms: int) -> bool:
-        """Return whether a venue has a line at a time, and had been there without a break since another."""
+        """Return whether a venue has a line at a time, and has had it without a break since another."""
         held = self._at(name, at_ms)
         if held is None or held.version.plan is None:
             return False

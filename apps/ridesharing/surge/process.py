@@ -43,7 +43,7 @@ from millrace_apps.ridesharing.surge.records import (
 _EPOCH: Final = "epoch"
 #: A multiplier is told in hundredths.
 _DIGITS: Final = 2
-#: So many caps are remembered, the newest.
+#: So many caps are remembered: the one in force, and those that are to come.
 _MOST_CAPS: Final = 50
 _HOUR_MS: Final = 3_600_000
 
@@ -154,9 +154,15 @@ class Surge(KeyedProcess[FreeCars | Asked, Quote]):
         """Take another cap, from an event time on; nothing else concerns prices."""
         if isinstance(control, SetSurgeCap):
             from_ms = max(control.from_ms, ctx.watermark + 1, 0)
-            self.caps.put(f"{from_ms:020d} {control.command_id}", in_hundredths(control.cap))
-            for name in sorted(name for name, _ in self.caps.items())[:-_MOST_CAPS]:
+            same = [name for name, start, _ in self.caps.view(_in_order) if start == from_ms]
+            for name in same:  # of one moment what is said last holds, whatever it is called
                 self.caps.remove(name)
+            self.caps.put(f"{from_ms:020d} {control.command_id}", in_hundredths(control.cap))
+            names = sorted(name for name, _ in self.caps.items())
+            if len(names) > _MOST_CAPS:
+                # What has been in force is forgotten first, the oldest of it; else what holds last.
+                over = [name for name in names if int(name.partition(" ")[0]) <= ctx.watermark][:-1]
+                self.caps.remove(over[0] if over else names[-1])
 
     # -- what comes ------------------------------------------------------------------------------
 

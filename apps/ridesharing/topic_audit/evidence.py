@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from millrace.places import EARTH_M
+from millrace.places import EARTH_M, distance_m
 from millrace_apps.ridesharing.config import DispatchConfig
 from millrace_apps.ridesharing.contracts.events import (
     CLOCKS,
@@ -44,6 +44,7 @@ from millrace_apps.ridesharing.contracts.events import (
     too_far_ahead,
 )
 from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Release, Trip
+from millrace_apps.ridesharing.processes.regions import zone_of
 
 Ints = npt.NDArray[np.int64]
 E = TypeVar("E")
@@ -391,7 +392,10 @@ class Evidence:
 
     def _take_command(self, event: Command, arrival_ms: int) -> None:
         # Commands are no clock: when one is carried out hangs on when it comes.
-        self._keep(self.commands, key_of(event), event, arrival_ms)
+        about = key_of(event)
+        if about and about == event.zone and event.action in ("blackout", "lift"):
+            about = zone_of(about)
+        self._keep(self.commands, about, event, arrival_ms)
         if event.driver_id and event.request_id and key_of(event) != event.driver_id:
             self._keep(self.commands, event.driver_id, event, arrival_ms)
 
@@ -439,6 +443,8 @@ def _running_max(arrival: Ints, time: Ints) -> tuple[Ints, Ints]:
 #: Positions are wrong by so much, metres, and an arc of a degree is so long.
 _NOISE_M: Final = 250.0
 _M_PER_DEGREE: Final = EARTH_M * np.pi / 180
+#: What is nearly as far as allowed is reckoned on the sphere, share of it.
+_NEARLY: Final = 0.99
 
 
 def _believed(
@@ -456,14 +462,14 @@ def _believed(
         return kept
 
     def reaches(a: int, b: int) -> bool:
-        north = lat[b] - lat[a]
-        east = (lon[b] - lon[a]) * np.cos(np.radians((lat[a] + lat[b]) / 2))
-        away = float(np.hypot(north, east)) * _M_PER_DEGREE
-        # A metre in a thousand more than is allowed: the gate reckons on the sphere.
-        return away <= 1.001 * (_NOISE_M + most * float(at[b] - at[a]) / 1_000)
+        away = distance_m(float(lat[a]), float(lon[a]), float(lat[b]), float(lon[b]))
+        return away <= _NOISE_M + most * int(at[b] - at[a]) / 1_000
 
-    steps = np.hypot(np.diff(lat), np.diff(lon) * np.cos(np.radians(lat[:-1]))) * _M_PER_DEGREE
-    if not (steps > _NOISE_M + most * np.diff(at) / 1_000).any():
+    around = np.abs(np.diff(lon))
+    around = np.minimum(around, 360.0 - around)  # by the shorter way
+    steps = np.hypot(np.diff(lat), around * np.cos(np.radians(lat[:-1]))) * _M_PER_DEGREE
+    # On a plain, so that a step is looked at that is shorter by some share than is allowed.
+    if not (steps > _NEARLY * (_NOISE_M + most * np.diff(at) / 1_000)).any():
         return kept
     if not certain.all():
         certain[:] = False

@@ -15,11 +15,12 @@ from typing import Any, Final, Literal
 
 import h3.api.basic_int as h3i
 
-from millrace.places import distance_m
+from millrace.places import degrees_east, distance_m
 from millrace_apps.ridesharing.contracts.events import Progress, RideRequest, SetVenue, ShortTrip
 from millrace_apps.ridesharing.contracts.records import Trip
 from millrace_apps.ridesharing.processes.geo import cell_of
 from millrace_apps.ridesharing.processes.regions import ZONE_RESOLUTION
+from millrace_apps.ridesharing.state.venues import FINEST, MOST_VENUES
 from millrace_apps.ridesharing.topic_audit.evidence import NEVER, Evidence, KeptVenue, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
 from millrace_apps.ridesharing.topic_audit.steps import EVER, Commitment
@@ -52,7 +53,7 @@ class _Area:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a venue is from a time on, and since when it has been there; ``None``: it is not."""
+    """How a venue is from a time on, and since when it has a line; ``None``: it is not."""
 
     said: KeptVenue
     event: SetVenue | None
@@ -70,7 +71,7 @@ class VenuesSaid:
 
     def __init__(self, evidence: Evidence) -> None:
         self._plans: dict[str, list[_Plan]] = {}
-        regions = evidence.config.regions
+        regions, crowd = evidence.config.regions, list(evidence.venues)[MOST_VENUES:]
         for name, words in sorted(evidence.venues.items()):
             plans = self._plans[name] = []
             for said in words:
@@ -78,11 +79,14 @@ class VenuesSaid:
                 is_one = "yes" if event is None else _can_be(event, regions)
                 if is_one == "no":
                     continue
+                if event is not None and name in crowd:
+                    is_one = "maybe"  # refused, unless others had gone
                 if is_one == "maybe":  # refused, unless regions were others when it was said
                     said = replace(said, sure_ms=EVER)
                 # What was to hold later is taken back by what is said last.
                 plans[:] = [one for one in plans if one.said.from_ms < said.from_ms or one.said is said]
-                goes_on = bool(plans) and plans[-1].event is not None and plans[-1].said.sure_ms < EVER
+                was = plans[-1].event if plans else None
+                goes_on = was is not None and bool(was.pen) and plans[-1].said.sure_ms < EVER
                 since = plans[-1].since_ms if goes_on else said.sure_ms
                 zone, pen = (_Area(event.zone), _Area(event.pen)) if event else (_Area(()), _Area(()))
                 plans.append(_Plan(said, event, zone, pen, since))
@@ -134,14 +138,21 @@ def _can_be(said: SetVenue, regions: Any) -> Waits:
     """Return whether what is said is a venue; ``maybe``: with other regions it is one."""
     try:
         parts = {regions.of_zone(cell) for cell in said.zone}
-        fine = all(h3i.get_resolution(h3i.str_to_int(c)) >= ZONE_RESOLUTION for c in said.pen)
+        cells = [h3i.str_to_int(cell) for cell in (*said.zone, *said.pen)]
+        fine = all(map(h3i.is_valid_cell, cells)) and all(
+            ZONE_RESOLUTION <= h3i.get_resolution(cell) <= FINEST for cell in cells
+        )
+        fine = fine and len({point.name for point in said.points}) == len(said.points)
     except (ValueError, OverflowError):
         return "no"
     if not regions.is_one:
         parts |= {regions.of_place(*place) for cell in said.zone for place in _within(cell)}
-    zone, short = _Area(said.zone), said.short_trip
+    short = said.short_trip
     fine = fine and (short is None or short.minutes > 0 or short.km > 0)
-    if not fine or not all(zone.has(p.lat, p.lon) for p in said.points):
+    if not fine:
+        return "no"
+    zone = _Area(said.zone)
+    if not all(zone.has(p.lat, p.lon) for p in said.points):
         return "no"
     return "yes" if len(parts) == 1 else "maybe"
 
@@ -155,8 +166,9 @@ def _within(name: str) -> Iterable[tuple[float, float]]:
     corners = h3i.cell_to_boundary(cell)
     for n, (north, east) in enumerate(corners):
         for share in (0.0, 0.5):
-            edge = north + share * (corners[n - 1][0] - north), east + share * (corners[n - 1][1] - east)
-            yield lat + _NEARLY * (edge[0] - lat), lon + _NEARLY * (edge[1] - lon)
+            before = corners[n - 1]
+            edge = north + share * (before[0] - north), east + share * degrees_east(east, before[1])
+            yield lat + _NEARLY * (edge[0] - lat), lon + _NEARLY * degrees_east(lon, edge[1])
 
 
 @dataclass(slots=True)
@@ -339,7 +351,9 @@ class _Driver:
         now = self._now
         self._expire(now, at)
         if what == "fix":
-            self._fix = about
+            lat, lon, idle, sure = about
+            # One that the gate may have held back is no surer when it is looked at again.
+            self._fix = lat, lon, idle, sure and at >= self._hazy_ms
             if not self._off:
                 now.heard_ms = at
                 self._stand(at)
@@ -403,11 +417,15 @@ class _Driver:
     def _stand(self, at: int) -> None:
         """Let the driver join, stay or go by the newest position."""
         now = self._now
-        if self._bound or self._fix is None:
+        if self._fix is None or (self._bound and (now.waits == "no" or not now.away_ms)):
             return
         lat, lon, idle, sure = self._fix
         venue, is_sure = self._venues.where("pen", lat, lon, at) if idle or at < self._hazy_ms else ("", True)
         sure = sure and is_sure and at >= self._hazy_ms
+        if self._bound:  # who was away when the offer came, and is back
+            if venue == now.venue:
+                now.waits, now.away_ms = now.waits if sure else "maybe", 0
+            return
         if venue and now.waits != "no" and venue != now.venue:
             now.waits, sure = "no", False
         if venue:
@@ -429,23 +447,22 @@ class _Driver:
                     self._spend(surely=now.ticket == "yes")
             if now.waits == "yes":
                 now.ticket_ms = NEVER
-            if sure:
-                now.away_ms = 0
-            elif now.away_ms:
-                now.waits = "maybe"
+            if now.away_ms:
+                now.waits, now.away_ms = now.waits if sure else "maybe", 0
         elif now.waits != "no":
             if sure:
                 now.away_ms = now.away_ms or at
-            else:
-                now.waits = "maybe"
+            else:  # the place, and with it the ticket that was spent for it, may be lost by the next position
+                now.waits, now.ticket_ms = "maybe", NEVER
 
     def _ticket_at(self, venue: str, at: int) -> tuple[Waits, int]:
         """Return whether the driver joins the line of a venue with a ticket, and until when that is sure."""
         may_be = [t for t in self._tickets if t.venue == venue and t.earned_ms <= at <= t.until_ms]
         if not may_be:
             return ("maybe" if self._earned_before(venue, at) else "no"), NEVER
-        newest = self._tickets[-1]
-        if newest.is_sure and newest in may_be and at <= newest.sure_ms:
+        newest, plans = self._tickets[-1], self._venues.at(venue, at)
+        stood = all(p is not None and p.since_ms <= newest.earned_ms for p in plans)
+        if stood and newest.is_sure and newest in may_be and at <= newest.sure_ms:
             return "yes", newest.sure_ms
         return "maybe", NEVER
 
@@ -509,7 +526,9 @@ def check_lines(
             "driver_id": offer.driver_id,
             "attempt": offer.attempt,
         }
-        if not sure:
+        # Whose last one ends in that moment may have lost a place by that, or have joined in front.
+        ends = any(one.ends_ms == now for one in by_driver.get(offer.driver_id, ()))
+        if not sure or ends:
             continue
         if not venue or (place.waits == "yes" and place.venue != venue):
             if place.waits == "yes" and not evidence.config.line_elsewhere and place.late_ms < now:

@@ -9,6 +9,7 @@ from typing import Final
 from millrace.places import distance_m
 from millrace_apps.ridesharing.contracts.events import RideRequest
 from millrace_apps.ridesharing.contracts.records import Offer
+from millrace_apps.ridesharing.processes.regions import zone_of
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Sighting, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
 from millrace_apps.ridesharing.topic_audit.lines import VenuesSaid, check_lines
@@ -143,7 +144,7 @@ def _check_operators(evidence: Evidence, offer: Offer, add: _Add) -> None:
     pairs = [(offer.driver_id, "block", "unblock", "blocked")]
     request = evidence.requests.get(offer.request_id)
     if request is not None:
-        pairs.append((request.event.zone, "blackout", "lift", "blacked_out"))
+        pairs.append((zone_of(request.event.zone), "blackout", "lift", "blacked_out"))
     for about, begin, end, reason in pairs:
         said = evidence.commands.get(about, ())
         for one in said:

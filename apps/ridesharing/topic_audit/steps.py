@@ -17,6 +17,7 @@ from millrace_apps.ridesharing.config import HOLD_MS
 from millrace_apps.ridesharing.contracts.events import LAST_ATTEMPT, RideRequest
 from millrace_apps.ridesharing.contracts.records import Assignment, Offer, Release, Trip
 from millrace_apps.ridesharing.processes.geo import travel_ms
+from millrace_apps.ridesharing.processes.regions import zone_of
 from millrace_apps.ridesharing.state.lifecycle import COMMITTED, TERMINAL, may_follow
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence, Said, Whereabouts
 from millrace_apps.ridesharing.topic_audit.findings import Findings
@@ -26,6 +27,8 @@ EVER: Final = 1 << 62
 #: A driver this near has arrived, metres.
 _THERE_M: Final = 200.0
 _IDLE, _ON_TRIP = 0, 3
+#: The numbers that attempts may have, as text.
+_NUMBERS: Final = frozenset(map(str, range(1, LAST_ATTEMPT + 1)))
 #: After these states a search begins anew.
 _ANEW: Final = ("", "booked", "accepted", "arrived")
 
@@ -221,7 +224,7 @@ class Steps:
                 for what, told, was in (
                     ("rider", step.rider_id, asked.rider_id),
                     ("class", step.vehicle_class, asked.vehicle_class),
-                    ("zone", step.zone, asked.zone),
+                    ("zone", step.zone, zone_of(asked.zone)),
                     ("request at", step.requested_ms, asked.event_time_ms),
                     ("pick-up at", step.pickup_at_ms, wanted),
                 )
@@ -541,9 +544,13 @@ class Steps:
         for name, answers in evidence.answers.items():
             for one in answers:
                 a = one.event
-                attempt = int(a.offer_id.rpartition("-o")[2]) if a.offer_id.startswith(f"{name}-o") else 0
+                number = a.offer_id.removeprefix(f"{name}-o")
+                if number == a.offer_id or number not in _NUMBERS:
+                    continue  # an answer to what no offer is called has no effect
                 want, what = ("accepted", "a yes") if a.answer == "accept" else ("", "a no")
-                self._demand(one, name, a.driver_id, {"offered"}, want, f"{what} to an open offer", attempt)
+                self._demand(
+                    one, name, a.driver_id, {"offered"}, want, f"{what} to an open offer", int(number)
+                )
         for name, cancellations in evidence.cancellations.items():
             for cancelled in cancellations:
                 c = cancelled.event
@@ -623,7 +630,8 @@ class Steps:
             reach = way + config.most_m_per_s * config.offer_ms / 1_000
             return last.at_ms + 3 * travel_ms(reach) + 9 * config.approach_ms
         if last.state == "arrived":
-            return max(last.at_ms, last.pickup_at_ms) + config.no_show_ms
+            # A phone that says that the rider is aboard is waited for, twice at most.
+            return max(last.at_ms, last.pickup_at_ms) + config.no_show_ms + 2 * config.reconcile_ms
         return last.at_ms + config.trip_ms
 
     def _add(self, reason: str, step: Trip, detail: str, *, at_ms: int | None = None) -> None:

@@ -535,6 +535,19 @@ def test_the_policy_is_switched_from_a_time_on_and_shadows_say_what_the_other_wo
         assert r.shadow_optimal_wait_ms <= r.shadow_fifo_wait_ms
 
 
+def test_of_policies_that_are_over_the_last_is_kept() -> None:
+    sizes = []
+    driver = dispatcher()
+    for n in range(1, 301):
+        driver.broadcast(SetPolicy("fifo" if n % 2 else "nearest"))
+        bring(driver, position("d1", n * 10, 0.0), until=n * 10 + 5)
+        if n in (20, 300):
+            sizes.append(len(driver.snapshot()))
+    assert sizes[1] <= sizes[0] + 50
+    bring(driver, request("r1", 3_006), until=3_015)
+    assert [r.policy for r in driver.values("windows")] == ["nearest"]
+
+
 def test_under_overload_those_go_first_who_have_waited_longest() -> None:
     config = msgspec.structs.replace(CONFIG, most_riders=2)
     driver = dispatcher(config)

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from millrace.errors import UserError
 from millrace.host.memory_chain import MemoryChain
+from millrace.places import distance_m
 from millrace.topology import Link, Topology
 from millrace_apps.ridesharing.eta import report as report_module
-from millrace_apps.ridesharing.eta.features import NAMES, mercator
+from millrace_apps.ridesharing.eta.features import NAMES, Place, mercator
 from millrace_apps.ridesharing.eta.interval import RATE, Spread, Width, spread_of
 from millrace_apps.ridesharing.eta.report import carry_out
 from millrace_apps.ridesharing.eta.times import Model
@@ -352,3 +353,14 @@ def test_what_cannot_be_judged_is_told(tmp_path: Path, changed: dict[str, str], 
     assert result.exit_code != 0
     assert words in f"{result.output}{result.exception}"
     assert not (tmp_path / "r.json").exists()
+
+
+def test_a_leg_over_the_180th_meridian_is_as_long_as_elsewhere() -> None:
+    draws = Random(8)
+    for _ in range(200):
+        lat, begins = draws.uniform(-60, 60), 179.99 + draws.uniform(0, 0.02)
+        north, east = draws.uniform(-0.05, 0.05), draws.uniform(-0.05, 0.05)
+        lon, to_lon = ((value + 180) % 360 - 180 for value in (begins, begins + east))
+        leg = Place(lat, lon, lat + north, to_lon)
+        assert leg.km == pytest.approx(distance_m(lat, lon, lat + north, to_lon) / 1_000, rel=0.01)
+        assert leg.offset()[0] * east >= 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import h3
 import msgspec
 import pytest
 
@@ -27,6 +28,8 @@ from millrace_apps.ridesharing.contracts.events import (
 from millrace_apps.ridesharing.processes.gate import Gate
 from millrace_apps.ridesharing.processes.regions import Regions
 from tests.unit.apps.ridesharing.cases import (
+    LAT,
+    LON,
     ZONE,
     Whole,
     answer,
@@ -266,6 +269,19 @@ def test_a_zone_that_is_none_is_refused(zone: str) -> None:
     driver = gate()
     send(driver, msgspec.structs.replace(request("r1", 1), zone=zone))
     assert [reason for reason, _ in dead(driver)] == ["range"]
+
+
+@pytest.mark.parametrize("zone", [ZONE, ZONE.upper(), f"0{ZONE}", h3.latlng_to_cell(LAT, LON, 10)])
+def test_a_zone_has_one_name_however_it_is_written(zone: str) -> None:
+    """Also where an operator has blacked it out."""
+    driver = gate()
+    send(driver, msgspec.structs.replace(request("r1", 1), zone=zone))
+    assert [asked.zone for asked in driver.values("requests")] == [ZONE]
+    for about, of in ((ZONE, zone), (zone, ZONE)):
+        whole = Whole(DispatchConfig(window_ms=10_000))
+        dark = command("blackout", 1, zone=about, until_ms=ms(600))
+        whole.run([dark, position("d1", 2), request("r1", 3, zone=of)], 40)
+        assert [trip["state"] for trip in whole.of("trips")] == ["processing"]
 
 
 def test_a_key_that_is_nobodys_is_refused() -> None:

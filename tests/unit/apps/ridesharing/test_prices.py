@@ -270,6 +270,34 @@ def test_no_price_is_above_a_cap_from_the_moment_on_that_it_holds() -> None:
     assert CELL in {m.cell for m in lowered}
 
 
+@pytest.mark.parametrize("at_s", [0.0, 60.0])
+def test_of_two_caps_of_one_moment_the_last_holds(at_s: float) -> None:
+    """The identities are chance, so that it is not they that decide."""
+    for first, second in (("a", "b"), ("b", "a")):
+        driver = TestDriver(Surge(SurgeConfig()))
+        driver.send("all", Asked("quote", "first", "p", "all", CELL), at=ms(0))
+        start = ms(at_s) if at_s else 0
+        driver.broadcast(
+            *(SetSurgeCap(c, n, "ann", "a storm", start) for c, n in ((1.1, first), (1.3, second)))
+        )
+        for n in range(1, 300):
+            driver.send("all", Asked("quote", f"q{n:03}", f"p{n}", "all", CELL), at=ms(n))
+        driver.advance_watermark(ms(300))
+        assert max(q.multiplier for q in driver.values() if q.at_ms >= ms(at_s)) == 1.3
+
+
+def test_a_plan_of_many_caps_does_not_undo_the_one_in_force() -> None:
+    driver = TestDriver(Surge(SurgeConfig()))
+    driver.broadcast(SetSurgeCap(1.1, "now", "ann", "a storm", 0))
+    driver.send("all", Asked("quote", "first", "p", "all", CELL), at=ms(0))
+    plan = [SetSurgeCap(2.0 + n / 100, f"c{n}", "ann", "week", ms(3_600 * (n + 1))) for n in range(60)]
+    driver.broadcast(*plan)
+    for n in range(1, 200):
+        driver.send("all", Asked("quote", f"q{n:03}", f"p{n}", "all", CELL), at=ms(n))
+    driver.advance_watermark(ms(200))
+    assert max(q.multiplier for q in driver.values()) == 1.1
+
+
 def test_a_cap_that_holds_later_changes_nothing_before() -> None:
     driver = TestDriver(Surge(SurgeConfig(cap=1.2)))
     driver.broadcast(SetSurgeCap(2.0, "c1", "ann", "a feast", ms(300)))

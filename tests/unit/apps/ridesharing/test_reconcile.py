@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,14 +13,17 @@ from hypothesis import strategies as st
 from millrace.testing import TestDriver
 from millrace.testing.properties import invariant, leaks
 from millrace_apps.ridesharing.contracts.events import Event
-from millrace_apps.ridesharing.contracts.records import MismatchReason
+from millrace_apps.ridesharing.contracts.records import MismatchReason, Trip
 from millrace_apps.ridesharing.processes.dispatcher import Dispatcher
+from millrace_apps.ridesharing.processes.regions import Regions
 from millrace_apps.ridesharing.state.book import Book
 from millrace_apps.ridesharing.state.earlier import EarlierBook, adopt
 from millrace_apps.ridesharing.state.entries import Ride
 from tests.cases import case_count
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
+    LAT,
+    LON,
     REGION,
     ZONE,
     Whole,
@@ -45,6 +49,10 @@ UNDER_WAY: tuple[Event, ...] = (
     progress("r1", "d1", 60, "arrived"),
     progress("r1", "d1", 70, "started"),
 )
+
+
+#: What a region says of rides and drivers.
+SAID = ("trips", "attempts", "offers", "releases", "assignments", "mismatches", "drivers", "ignored")
 
 
 def mismatches(driver: TestDriver) -> list[tuple[str, str, str, str]]:
@@ -92,6 +100,38 @@ def test_a_lost_started_begins_the_trip_and_no_rider_is_a_no_show() -> None:
     assert states(driver, "r1")[-1] == "in_progress"
     assert mismatches(driver) == [("on_trip", "arrived", "start_lost", "started")]
     assert driver.values("trips")[-1].wait_ms == 78_000
+
+
+@pytest.mark.parametrize(("believed", "end"), [(True, "in_progress"), (False, "no_show")])
+def test_nobody_came_is_not_said_of_a_rider_who_is_aboard_by_the_phones_word(
+    believed: bool, end: str
+) -> None:
+    """Arrived at 60 s, and nobody came by 360 s; what was reported at 300 s is lost.
+
+    ::
+
+        phone   |waiting…|on trip------------------|    or    |on trip------|waiting
+                60       300          360          390        300           370
+    """
+    driver = dispatcher()
+    waits, goes = beats("waiting", 70, 300, 0), beats("on_trip", 300, 500 if believed else 370, 0.2)
+    more = [] if believed else beats("waiting", 370, 500, 0.2)
+    bring(driver, *UNDER_WAY[:-1], *waits, *goes, *more, until=500)
+    assert states(driver, "r1")[-1] == end
+    assert driver.values("trips")[-1].at_ms == ms(390)
+    assert [m.action for m in driver.values("mismatches")] == (["started"] if believed else [])
+
+
+def test_a_driver_who_has_set_off_with_the_rider_is_not_replaced_for_going_the_wrong_way() -> None:
+    """Off since 180 s, both reports are lost; whether the car comes nearer is looked at 132 and 252 s."""
+    driver = dispatcher()
+    comes = [position("d1", at, -1 + at / 150, state="approaching") for at in range(20, 150, 10)]
+    stands = beats("waiting", 150, 180, 0)
+    goes = [position("d1", at, (at - 180) / 100, state="on_trip") for at in range(180, 400, 10)]
+    events = [position("d1", 0, -1.0), request("r1", 2), answer("r1", "d1", 12)]
+    bring(driver, *events, *comes, *stands, *goes, until=400)
+    assert states(driver, "r1") == ["processing", "offered", "accepted", "in_progress"]
+    assert mismatches(driver) == [("on_trip", "accepted", "start_lost", "started")]
 
 
 def test_a_phone_that_is_behind_is_told_of_once_and_the_trip_goes_on() -> None:
@@ -207,6 +247,64 @@ def test_a_trip_ends_where_the_driver_says_and_what_is_odd_is_told(
     assert [m.reason for m in driver.values("mismatches")] == reasons
 
 
+def test_a_ride_that_begins_before_it_was_booked_for_is_no_sooner_over_for_that() -> None:
+    """Booked for 402 s, begun at 70 s: 2 km in 334 s are no 2 km in 2 s; in 5 s they are too fast, too."""
+    for over, reasons in ((404, []), (75, ["too_soon"])):
+        driver = dispatcher()
+        ride = [request("r1", 2, ahead=400), *UNDER_WAY[2:]]
+        bring(driver, UNDER_WAY[0], *ride, progress("r1", "d1", over, "finished", km=2), until=over + 1)
+        assert states(driver, "r1")[-1] == "completed"
+        assert [m.reason for m in driver.values("mismatches")] == reasons
+
+
+def test_a_trip_that_ends_before_it_began_is_too_soon() -> None:
+    """The phone's clock was set back meanwhile: finished 2 km away at 65 s, after started at 70 s."""
+    driver = dispatcher()
+    bring(driver, *UNDER_WAY, until=80)
+    late = progress("r1", "d1", 65, "finished", km=2)
+    driver.send(REGION, late, at=late.event_time_ms)
+    assert [m.reason for m in driver.values("mismatches")] == ["too_soon"]
+
+
+def test_a_report_that_comes_late_is_not_held_against_where_the_car_has_gone_since() -> None:
+    """Aboard at 70 s is heard of at 100 s, when the car is 500 m farther."""
+    driver = dispatcher()
+    away = [position("d1", at, (at - 70) / 50, state="on_trip") for at in (75, 85, 95)]
+    bring(driver, *UNDER_WAY[:-1], *away, until=100)
+    late = UNDER_WAY[-1]
+    driver.send(REGION, late, at=late.event_time_ms)
+    assert states(driver, "r1")[-1] == "in_progress"
+    assert mismatches(driver) == []
+
+
+def far_and_near(events: Sequence[Event]) -> tuple[list[str], list[str]]:
+    """Bring events to the only region, and to one of two whose border is far away; return what both say."""
+    found = []
+    for regions in (Regions(), Regions(lat_cuts=((80.0,),))):
+        alone = msgspec.structs.replace(CONFIG, regions=regions, one_open_everywhere=False, borrow=False)
+        driver, name = dispatcher(alone), regions.of_place(LAT, LON)
+        for event in events:
+            driver.advance_watermark(event.event_time_ms - 1)
+            driver.send(name, msgspec.structs.replace(event), at=event.event_time_ms)
+        driver.drain()
+        rows = [row for output in SAID for row in driver.values(output)]
+        found.append([repr(row).replace(f"'{name}'", "here") for row in rows])
+    return found[0], found[1]
+
+
+def test_a_phone_that_is_behind_again_is_told_of_again_in_whatever_regions() -> None:
+    words = [*beats("waiting", 80, 200, 0.5), *beats("on_trip", 200, 300, 0.5)]
+    one, other = far_and_near([*UNDER_WAY, *words, *beats("waiting", 300, 420, 0.5)])
+    assert sum("phone_behind" in row for row in one) == 2
+    assert one == other
+
+
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + CASES // 2))
+def test_a_border_that_is_far_away_changes_nothing(seed: int) -> None:
+    one, other = far_and_near([event for _, _, event in sorted(evening(seed), key=lambda e: e[1])])
+    assert one == other
+
+
 def twice(first: Event, second: Event) -> tuple[Event, Event]:
     return first, msgspec.structs.replace(second, rider_id=first.rider_id)  # type: ignore[union-attr]
 
@@ -292,6 +390,15 @@ def evening(seed: int) -> list[tuple[str, int, Event]]:
     return [(REGION, event.event_time_ms, event) for event in found]
 
 
+def aboard_since(words: Sequence[tuple[int, str]], after: int, until: int) -> int:
+    """Return since when a phone has said, between two times, that the rider is aboard; 0: it does not."""
+    since = 0
+    for at, word in words:
+        if after < at <= until:
+            since = (since or at) if word == "on_trip" else 0
+    return since
+
+
 def check_against_the_words(seed: int) -> set[str]:
     """Judge every trip by all that phones have said, after the fact; return the reasons of mismatches."""
     driver = dispatcher()
@@ -305,6 +412,15 @@ def check_against_the_words(seed: int) -> set[str]:
     for _, at, event in events:
         if hasattr(event, "state"):
             words.setdefault(event.driver_id, []).append((at, event.state))
+    before: dict[str, Trip] = {}
+    for trip in trips:
+        if trip.cause in ("rider did not come", "driver does not approach"):
+            last = before[trip.request_id]
+            waited = max(last.at_ms, last.pickup_at_ms) + CONFIG.no_show_ms + CONFIG.reconcile_ms
+            since = aboard_since(words[last.driver_id], last.at_ms, trip.at_ms)
+            is_patient = trip.state == "no_show" and trip.at_ms >= waited
+            assert is_patient or not since or trip.at_ms - since >= CONFIG.reconcile_ms, (seed, trip)
+        before[trip.request_id] = trip
     open_of: dict[str, str] = {}
     begun: dict[str, tuple[int, str]] = {}
     ends: list[tuple[str, str, int, int, str]] = []

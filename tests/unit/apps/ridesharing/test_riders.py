@@ -170,6 +170,22 @@ def test_of_two_bookings_on_both_sides_of_a_border_one_is_searched_for(later_s: 
     assert city.states("r2")[:2] == ["booked", "processing"]
 
 
+@pytest.mark.parametrize("later_s", [0.0, 0.001, 0.002])
+def test_what_is_searched_for_within_a_millisecond_holds_back_what_is_booked_elsewhere(
+    later_s: float,
+) -> None:
+    """Asked for at 70 s, for a minute later: it is searched for then, a second before the booking.
+
+    Word of the search takes 2 s, so that it cannot be that.
+    """
+    city = City()
+    booked, now = asks("ann", "later", 2, 1, ahead=129), asks("ann", "r1", 70, 0, ahead=60 + later_s)
+    city.until(60, *cars(1), booked)
+    city.until(99, now, *cars(65))
+    assert "processing" in city.states("r1")
+    assert city.states("later") == ["booked"]
+
+
 def test_while_a_booking_is_searched_for_nothing_else_is_elsewhere() -> None:
     city = City()
     city.until(85, *cars(1), asks("ann", "later", 2, 1, ahead=138))

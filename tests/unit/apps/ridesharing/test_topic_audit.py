@@ -358,6 +358,25 @@ def test_what_no_gate_lets_pass_is_counted_and_is_no_evidence() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["{0}-oX", "{0}-o", "{0}-o01", "{0}-o1", "{0}-o９", "-o1", "1", "{0}-o64"])
+def test_an_answer_to_what_no_offer_is_called_is_none_to_the_audit(word: str) -> None:
+    """It comes while the driver has an offer, and says yes: the app ignores it."""
+    (offered,) = rows("trips", request_id=AGAIN["request_id"], state="offered", attempt=2)
+    said = first("answers")
+    at = offered["at_ms"] + 1
+    more = {"request_id": AGAIN["request_id"], "driver_id": offered["driver_id"], "zone": AGAIN["zone"]}
+    more |= {"event_id": "strange", "answer": "accept", "event_time_ms": at, CAME: came(at), "reason": ""}
+    strange = {**said, **more, "offer_id": word.format(AGAIN["request_id"])}
+    assert TOPICS.audited({**TOPICS.rows, "answers": [*TOPICS.rows["answers"], strange]}).rows == []
+
+
+def test_a_zone_is_the_same_however_it_is_written() -> None:
+    loud = [{**row, "zone": row["zone"].upper()} for row in TOPICS.rows["requests"]]
+    assert TOPICS.audited({**TOPICS.rows, "requests": loud}).rows == []
+    dark = [*TOPICS.rows["commands"], command("blackout", zone=ZONE.upper())]
+    assert "blacked_out" in TOPICS.audited({**TOPICS.rows, "commands": dark}).by_reason()
+
+
 def test_what_comes_twice_counts_once() -> None:
     evidence = Evidence()
     offer = msgspec.json.encode({name: v for name, v in OFFER.items() if name != CAME})

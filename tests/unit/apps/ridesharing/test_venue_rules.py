@@ -32,16 +32,19 @@ from millrace_apps.ridesharing.state.entries import Car, Due, Head, Ride, ShortT
 from millrace_apps.ridesharing.state.venues import Plan, Venues, keep_venue, regions_of
 from millrace_apps.ridesharing.topic_audit.evidence import Evidence
 from millrace_apps.ridesharing.topic_audit.lines import VenuesSaid
-from millrace_apps.ridesharing.topic_audit.report import audit_topics
+from millrace_apps.ridesharing.topic_audit.report import Audited, audit_topics
 from tests.unit.apps.ridesharing.cases import (
     CONFIG,
     KM,
     LAT,
     LON,
+    REGION,
     START,
     ZONE,
+    Whole,
     answer,
     bring,
+    cancel,
     dispatcher,
     ms,
     position,
@@ -417,6 +420,71 @@ def test_each_version_of_a_venue_is_told_once_when_it_holds() -> None:
     ]  # fmt: skip
     assert [p.is_open for p in told[1].points] == [True, True, False]
     assert all(0 <= s.at_ms - s.from_ms <= 30_000 for s in told[1:])
+
+
+def told_and_audited(
+    settings: DispatchConfig, events: Sequence[Event], until: float
+) -> tuple[Night, Audited]:
+    """Bring events one by one to the app with the airport; return what was said, and what the audit finds."""
+    night, app = Night(settings), Whole(settings)
+    night.switch(venue(1), START)
+    night.say(app.chain.switch(venue(1)), START)
+    for event in sorted(events, key=lambda e: e.event_time_ms):
+        at = event.event_time_ms
+        night.bring([(stream_of(event), event)], at)
+        night.say(app.run([event], (at - START) / 1_000), at)
+    night.say(app.run([], until), ms(until))
+    return night, night.audited()
+
+
+def test_the_audit_knows_who_has_come_back_while_an_offer_was_open() -> None:
+    """d1 is away from 65 s, asked at 121 s, back at 123 s, and asked again when the rider has withdrawn."""
+    seen = [position("d1", at) for at in range(1, 62, 10)]
+    seen += [position("d1", at, -0.5) for at in range(65, 116, 10)]
+    seen += [position("d1", 123), *[position("d2", at) for at in range(5, 130, 20)]]
+    more = [request("r1", 112, 1.0), cancel("r1", 127), request("r2", 128, 1.0)]
+    night, audited = told_and_audited(config(), [*seen, *more], 140)
+    assert [o["driver_id"] for o in night.rows["offers"]] == ["d1", "d1"]
+    assert audited.by_reason() == {}
+
+
+def test_the_audit_knows_no_ticket_of_a_venue_that_was_removed_meanwhile() -> None:
+    """d1 earns one, the airport goes and comes back, and d1 is in its pen after d2."""
+    over, rule = 72 + 240, ShortTrip(20, minutes=5)
+    of = config(reconcile_ms=0)
+    night, app = Night(of), Whole(of)
+    for said in (venue(1, short_trip=rule), gone(over + 20), venue(over + 60, short_trip=rule)):
+        night.switch(said, START)
+        night.say(app.chain.switch(said), START)
+    rides = [request("r1", 61, 1.0), *trip("d1", 72, 4, 2.0), request("r2", over + 76, 1.0)]
+    seen = [*stands("d1", 1, 61), *stands("d2", 5, over + 80), *stands("d1", over + 10, over + 50, 0.6)]
+    back = [position("d1", over + 74), *stands("d3", 6, 61)]
+    for event in sorted([*rides, *seen, *back], key=lambda e: e.event_time_ms):
+        at = event.event_time_ms
+        night.bring([(stream_of(event), event)], at)
+        night.say(app.run([event], (at - START) / 1_000), at)
+    night.say(app.run([], over + 90), ms(over + 90))
+    assert night.rows["offers"][-1]["driver_id"] == "d2"
+    assert night.audited().by_reason() == {}
+
+
+def test_who_lets_an_offer_go_in_the_moment_of_the_next_is_taken_from_no_line() -> None:
+    """d1 is asked for r1 at 15 s, leaves the pen, says nothing, and is asked from elsewhere at 30 s."""
+    seen = [position("d1", at) for at in (1, 10)] + [position("d1", at, -0.5) for at in (20, 28)]
+    asks = [request("r1", 11, 1.0), request("r2", 26, -0.5)]
+    night, audited = told_and_audited(config(window_ms=5_000), [*seen, *asks], 34)
+    offers = [(o["request_id"], o["event_time_ms"]) for o in night.rows["offers"]]
+    assert offers == [("r1", ms(15)), ("r2", ms(30))]
+    assert audited.by_reason() == {}
+
+
+def test_a_region_that_was_empty_does_not_tell_a_venue_anew() -> None:
+    region = dispatcher(config(ttl_ms=30_000, remember_ms=1_000))
+    region.broadcast(venue())
+    bring(region, *stands("d1", 1, 100), until=300)
+    assert region.timers(REGION) == {}
+    bring(region, *stands("d1", 301, 400), until=410)
+    assert [s.from_ms for s in region.values("shapes")] == [0]
 
 
 def test_a_venue_is_told_by_the_region_that_has_its_line_and_no_other() -> None:

@@ -27,6 +27,7 @@ from millrace_apps.ridesharing.contracts.events import (
     RideRequest,
     SetVenue,
     ShortTrip,
+    stream_of,
 )
 from millrace_apps.ridesharing.evaluation.replay import Faults
 from millrace_apps.ridesharing.operations.rekeying import Rekeying
@@ -181,6 +182,49 @@ def test_an_offer_withdrawn_by_the_rider_costs_nothing() -> None:
     region = with_line(("d1", 1, 0.0), ("d2", 5, 0.0))
     bring(region, request("r1", 61, 1.0), cancel("r1", 72), request("r2", 73, 1.0), until=81)
     assert (asked(region), asked(region, "r2")) == (["d1"], ["d1"])
+
+
+def test_who_comes_back_to_the_pen_while_an_offer_is_open_has_been_away_no_longer() -> None:
+    """The grace is 60 s.
+
+    ::
+
+        d1    in the pen | away, 65 s ─────────── asked, 121 s ─ back, 123 s | rider withdraws, 127 s
+        d2    in the pen, behind d1
+    """
+    for back, first in ((123.0, "d1"), (126.0, "d2")):
+        region = with_line(("d1", 1, 0.0), ("d2", 5, 0.0))
+        away, stays = [position("d1", at, -0.5) for at in range(65, 120, 10)], _every(20, 65, 125)
+        bring(region, *away, *[position("d2", at) for at in stays], request("r1", 112, 1.0))
+        bring(region, position("d1", back), cancel("r1", 127), request("r2", 128, 1.0), until=131)
+        assert (asked(region), asked(region, "r2")) == (["d1"], [first])
+
+
+def test_a_pen_that_is_gone_and_comes_back_has_an_empty_line_whoever_was_heard_of_meanwhile() -> None:
+    """d1 has waited for longer, and is back in the pen after d2: who was silent in between keeps nothing."""
+    for d1_says in ((41.0, 75.0), (41.0, 65.0, 75.0)):
+        region = dispatcher()
+        region.broadcast(venue(), venue(60, pen=[]), venue(70))
+        seen = [position("d1", at) for at in (1.0, *d1_says)] + [position("d2", at) for at in (5, 42, 72)]
+        bring(region, *seen, request("r1", 76, 1.0), until=81)
+        assert asked(region) == ["d2"]
+
+
+def test_two_words_on_a_venue_in_one_moment_leave_its_line_as_it_is() -> None:
+    """A door is shut and opened again, read with one batch: who has waited goes on waiting."""
+    region = with_line(("d1", 1, 0.0), ("d2", 5, 0.0))
+    region.broadcast(venue(points=POINTS[:1]), venue())
+    bring(region, request("r1", 61, 1.0), until=71)
+    assert asked(region) == ["d1"]
+    assert line(region) == ["d1", "d2"]
+
+
+def test_a_venue_is_removed_in_the_moment_in_which_it_was_changed() -> None:
+    region = with_line(("d1", 1, 0.0))
+    region.broadcast(venue(points=POINTS[:1]), gone(0))
+    bring(region, position("d1", 65), request("r1", 66, 1.0), until=71)
+    assert [o.outcome for o in region.values("operations")] == ["done", "done"]
+    assert [a.policy for a in region.values("attempts")] == ["optimal"]
 
 
 def test_rider_and_driver_are_sent_to_the_nearest_point_that_is_open() -> None:
@@ -414,6 +458,8 @@ class Oracle:
                     newest = self.newest(driver, at)
                     if what in ("rejected", "expired") and self.config.decline_costs_place:
                         joined = out = 0
+                if bound and joined and out and newest is not None and newest.idle and self.in_pen(newest):
+                    out = 0  # back while the offer is open
                 if bound or newest is None:
                     continue
                 if self.is_there(at) and self.in_pen(newest) and newest.idle:
@@ -489,6 +535,9 @@ def evening(seed: int) -> tuple[DispatchConfig, list[Event], list[Any]]:
     elif draws.random() < 0.3:  # other rules, the venue goes on
         venues.append(venue(draws.randrange(100, 250) + 0.5, **more | {"short_trip": ShortTrip(1.0, 0.7)}))
     events += _trips(draws, [e for e in events if isinstance(e, RideRequest)])
+    for n in range(12):
+        if draws.random() < 0.3:
+            events.append(cancel(f"r{n}", round(draws.uniform(25, 330), 3)))
     return config, sorted(events, key=lambda e: e.event_time_ms), venues
 
 
@@ -709,6 +758,34 @@ def at_airport(
     return kept[0]
 
 
+def by_the_topics(seed: int) -> Night:
+    """Bring a night of the oracle to gate and region, in steps; return what stands on the topics."""
+    config, events, venues = evening(seed)
+    events = with_trips(config, events, venues, random.Random(seed))
+    night, app = Night(config), Whole(config)
+    for said in venues:
+        night.switch(said, START)
+        night.say(app.chain.switch(said), START)
+    step = random.Random(seed).choice([1, 5, 20])
+    for end in range(step, 420, step):
+        batch = [e for e in events if ms(end - step) <= e.event_time_ms < ms(end)]
+        night.bring([(stream_of(e), msgspec.structs.replace(e)) for e in batch], ms(end) - 1)
+        found = app.run([msgspec.structs.replace(e) for e in batch], end - 0.001)
+        night.say(found, ms(end) - 1)
+    return night
+
+
+def test_the_audit_finds_nothing_in_the_nights_of_the_oracle() -> None:
+    found = [by_the_topics(seed).audited(settle_ms=60_000) for seed in range(CASES)]
+    assert [audited.by_reason() for audited in found] == [{}] * CASES
+    assert sum(audited.offers.from_lines for audited in found) > CASES
+
+
+@pytest.mark.parametrize("seed", [13, 50, 195, 266, 326, 713, 1_750])
+def test_nights_that_the_audit_once_called_wrong_are_not(seed: int) -> None:
+    assert by_the_topics(seed).audited(settle_ms=60_000).by_reason() == {}
+
+
 def finished(night: Night) -> tuple[int, int]:
     """Return how many rides were offered to a line, and how many of these such a driver has driven."""
     by_line = [a for a in night.said["attempts"] if a["policy"] == "line"]
@@ -852,6 +929,26 @@ def test_the_gate_lets_every_position_pass_that_is_the_first_in_a_pen_or_out_of_
     ]  # fmt: skip
 
 
+def test_whoever_is_first_in_the_pen_of_a_venue_that_has_come_back_is_first_in_its_line() -> None:
+    """It is removed and published again within 2 s; what passes else hangs on when each was last reported.
+
+    ::
+
+        venue  |—————————————————| 22   24 |———————
+        d1     3           21.5              25      28
+        d2       5   15.5                       26      29
+    """
+    gate, region = TestDriver(Gate(CONFIG)), dispatcher()
+    for one in (gate, region):
+        one.broadcast(venue(1), gone(22), venue(24))
+    seen = [position("d1", at) for at in (3, 21.5, 25, 28)] + [position("d2", at) for at in (5, 15.5, 26, 29)]
+    for event in sorted(seen, key=lambda e: e.event_time_ms):
+        gate.send(event.driver_id, event, at=event.event_time_ms, input="locations")
+    bring(region, *gate.values("main"), request("r1", 30, 1.0), until=41)
+    assert asked(region) == ["d1"]
+    assert line(region) == ["d1", "d2"]
+
+
 def test_who_falls_silent_has_to_join_anew() -> None:
     region = with_line(("d1", 1, 0.0), ("d2", 5, 0.0))
     more = [position("d2", at) for at in range(65, 400, 30)]
@@ -924,6 +1021,7 @@ def test_a_venue_in_a_file_is_what_its_polygons_have(tmp_path: Path) -> None:
     ("written", "why"),
     [
         (b"{", "has no venue"),
+        (b"[]", "has no venue"),
         (b'{"name": "v", "zone": {}}', "either a polygon or cells"),
         (b'{"name": "v", "zone": {"polygon": [[0, 0], [0, 9], [9, 9]]}}', "too large"),
         (b'{"name": "v", "zone": {"cells": ["x"]}}', "'x' is no H3 cell"),
