@@ -56,7 +56,8 @@ def big_state(sizes: Sizes, bootstrap: str | None, overrides: Sequence[str]) -> 
     """
     rate = sizes.pace
     cap = f"stream.max_offsets_per_trigger={sizes.batch}"
-    with stage(bootstrap, "w1_big", cap, *overrides) as on:
+    # Small batches on one machine, whatever waits when the state is filled.
+    with stage(bootstrap, "w1_big", cap, "stream.plan=station", *overrides) as on:
         begin = time.monotonic()
         tell(f"filling the state of {sizes.keys:,} cards")
         filled = _fill(on, sizes.keys)
