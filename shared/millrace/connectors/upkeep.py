@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -336,7 +337,11 @@ def _removed_since(table: Path, since_ms: int) -> set[str]:
 
 
 def _written_ms(file: Path) -> float:
-    return file.stat().st_mtime_ns / 1_000_000
+    """Return when a file was written, UTC milliseconds; of one that is gone meanwhile: never."""
+    try:
+        return file.stat().st_mtime_ns / 1_000_000
+    except FileNotFoundError:
+        return math.inf
 
 
 def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
