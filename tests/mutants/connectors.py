@@ -667,7 +667,7 @@ MUTANTS: Final = (
     Mutant(
         "deleting: rows that stay are of when others were deleted",
         _DELETING,
-        "    return AddAction(name, size, {}, file.at_ms, True, ",
+        "    return AddAction(name, size, {}, written[-1].at_ms, True, ",
         "    return AddAction(name, size, {}, time.time_ns() // 1_000_000, True, ",
         "when rows were written stays known",
         (f"{_DELETED}::test_rows_that_stay_are_as_old_and_in_the_order_as_before",),

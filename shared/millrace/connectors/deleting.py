@@ -2,8 +2,8 @@
 
 The library's DELETE writes what stays of a file anew, dated by now and without what its footer said: of a
 file that was gathered those are the rows of hours, and who asks for the newest rows, for rates or for what
-was written since some time would be told of them. Here each file becomes one without the rows, under its own
-time.
+was written since some time would be told of them. Here each file becomes one without the rows, dated as the
+last of those that stay.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _without(folder: Path, file: TableFile, schema: pa.Schema, chosen: Chosen, n
         writer.add_key_value_metadata(told(written))
     settle(made, folder / name)
     size = (folder / name).stat().st_size
-    return AddAction(name, size, {}, file.at_ms, True, statistics_of(folder / name, [file.statistics]))
+    return AddAction(name, size, {}, written[-1].at_ms, True, statistics_of(folder / name, [file.statistics]))
 
 
 def _dated(folder: Path, file: TableFile) -> Iterator[pa.Table]:
