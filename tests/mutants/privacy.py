@@ -156,7 +156,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "privacy: a merge ends a deletion",
-        f"{_PRIVACY}/erasure.py",
+        "shared/millrace/connectors/upkeep.py",
         "return beside_others(once)",
         "return once()",
         "a deletion is tried again",

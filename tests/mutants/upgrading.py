@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "upgrade: rows that a compaction wrote anew are new",
         "shared/millrace/checkpoints/positions.py",
-        '        files += [table / unquote(a["add"]["path"]) for a in actions if a["add"]["dataChange"]]\n',
-        '        files += [table / unquote(a["add"]["path"]) for a in actions]\n',
+        '        added = [a["add"] for a in actions if a["add"]["dataChange"]]\n',
+        '        added = [a["add"] for a in actions]\n',
         "rows since the second version began",
         (_TRIAL,),
     ),

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.connectors.gathering import files_of, gather_files, is_gathered
+from millrace.dashboard.tables import DeltaReader
+from millrace.privacy.erasure import delete_where
 from tests.unit.millrace.connectors.test_gathering import append, row
 
 
@@ -62,6 +64,30 @@ def test_a_stream_of_a_table_is_given_each_row_once(spark: SparkSession, tmp_pat
     gathered(tmp_path / "t")
     catch_up()
     assert sorted(found) == [0, 1, 2, 3, 4]
+
+
+def test_what_both_writers_have_written_is_read_gathered_and_deleted_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "t"
+    append(folder, 0, 1)
+    far = datetime(9999, 12, 31, 1, 2, 3, 123456, UTC)
+    rows = spark.read.format("delta").load(str(folder)).where(F.col("n") < 100)
+    for n in (100, 200):
+        later = rows.withColumn("n", F.col("n") + n).withColumn("at", F.lit(far))
+        later.coalesce(1).write.format("delta").mode("append").save(str(folder))
+    wanted = [row(0), row(1), *({**row(n % 100), "n": n, "at": far} for n in (100, 101, 200, 201))]
+
+    def told() -> list[dict[str, Any]]:
+        return DeltaReader(folder, lambda: 0).latest(9, list(row(0))).to_pylist()
+
+    assert told() == wanted
+    gathered(folder)
+    assert told() == wanted
+    assert delete_where(folder, {"kind": ["k1"]}) == 3
+    assert told() == [one for one in wanted if one["kind"] != "k1"]
+    left = spark.read.format("delta").load(str(folder)).where(F.col("at") == F.lit(far)).select("n").collect()
+    assert sorted(one.n for one in left) == [100, 200]
 
 
 @pytest.mark.parametrize("command", ["OPTIMIZE delta.`{}`", "DELETE FROM delta.`{}` WHERE n = 3"])

@@ -24,7 +24,6 @@ from millrace.privacy.erasure import (
     count_rows,
     delete_letters,
     delete_where,
-    quoted,
     rows_with,
 )
 from millrace.privacy.residues import Residue, state_residues, table_residues, topics_of
@@ -58,8 +57,8 @@ _COLUMNS: Final[dict[str, dict[str, str]]] = {
     "recommendation_clicks": {"visitor_id": "visitor", "person": "person"},
     "cap_changes": {"visitor_id": "visitor", "person": "person"},
     # As earlier versions have left them.
-    "late_acts": {"event['visitor']": "visitor", "event['person']": "person"},
-    "late_reactions": {"event['visitor']": "visitor", "event['person']": "person"},
+    "late_acts": {"event.visitor": "visitor", "event.person": "person"},
+    "late_reactions": {"event.visitor": "visitor", "event.person": "person"},
 }
 #: How the names of tables of dead letters begin: what they say of somebody is found by what stands in them.
 _LETTERS: Final = "dead_"
@@ -146,14 +145,10 @@ class Subject:
         carts: list[tuple[SubjectKind, str]] = [("cart", cart) for cart in self.carts]
         return [("account", self.user), *browsers, *carts]
 
-    def predicate(self, table: str) -> str:
-        """Return the SQL condition for a table's rows about it."""
-        parts = []
-        for column, kind in _COLUMNS[table].items():
-            values = self.names(kind)
-            if values:
-                parts.append(f"{column} IN ({quoted(values)})")
-        return " OR ".join(parts)
+    def values(self, table: str) -> dict[str, list[str]]:
+        """Return which columns of a table have which values in the rows about it."""
+        found = {column: self.names(kind) for column, kind in _COLUMNS[table].items()}
+        return {column: values for column, values in found.items() if values}
 
     def is_named(self, event: str, fields: Mapping[str, str]) -> bool:
         """Return whether an event, as JSON, is about it.
@@ -198,16 +193,16 @@ def delete_rows(settings: ClickstreamSettings, subject: Subject) -> dict[str, in
     gone = {}
     for name in _COLUMNS:
         table = open_table(settings, name)
-        predicate = subject.predicate(name)
-        if table is not None and predicate:
-            gone[name] = delete_where(Path(settings.storage.path("tables", name)), predicate)
+        values = subject.values(name)
+        if table is not None and values:
+            gone[name] = delete_where(Path(settings.storage.path("tables", name)), values)
     for name, fields in _EVENTS.items():
         table = open_table(settings, name)
         if table is not None:
             rows = table.to_pyarrow_table(columns=["_event_id", "event"]).to_pylist()
             ids = [row["_event_id"] for row in rows if subject.is_named(row["event"], fields)]
             path = Path(settings.storage.path("tables", name))
-            gone[name] = delete_where(path, f"_event_id IN ({quoted(ids)})") if ids else 0
+            gone[name] = delete_where(path, {"_event_id": ids})
     for path in _tables(settings):
         if path.name.startswith(_LETTERS):
             gone[path.name] = delete_letters(path, subject.exactly(settings.topics))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from millrace.connectors.gathering import is_gathered
 from millrace.errors import UserError
 
 #: Beside a checkpoint: the tables that its query writes, as ``write_to`` was given them.
@@ -121,18 +122,22 @@ def last_written(
 
 
 def has_moved(table: Path, kept: TablePosition) -> bool:
-    """Return whether anything was written to a table since; files that became fewer are nothing written."""
+    """Return whether anything was written to a table since.
+
+    Files that became fewer, and old ones that were removed, are nothing written.
+    """
     if kept.format == "delta":
         later = [path for path in _commits_backwards(table) if int(path.stem) > kept.version]
-        return not all(map(_rearranges, later))
+        is_whole = not later or int(later[-1].stem) == kept.version + 1  # else the log was cleaned up since
+        return not (is_whole and all(map(_rearranges, later)))
     return bool(_later_folders(table, kept))
 
 
 def _rearranges(commit: Path) -> bool:
-    """Return whether a commit of a Delta table has the same rows in other files, and does nothing else."""
+    """Return whether a commit of a Delta table leaves its rows as they are, and says nothing else of it."""
     actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
     files = [a.get("add") or a.get("remove") for a in actions if "commitInfo" not in a]
-    return bool(files) and all(file is not None and not file["dataChange"] for file in files)
+    return all(file is not None and not file["dataChange"] for file in files)
 
 
 def has_waiting(table: Path) -> bool:
@@ -228,7 +233,9 @@ def files_appended(table: Path, since: TablePosition | None) -> list[Path]:
         if since is not None and int(path.stem) <= since.version:
             break
         actions = [json.loads(line) for line in path.read_text().splitlines() if line.startswith('{"add"')]
-        files += [table / unquote(a["add"]["path"]) for a in actions if a["add"]["dataChange"]]
+        added = [a["add"] for a in actions if a["add"]["dataChange"]]
+        # What is left of a file of which rows were deleted is nothing new.
+        files += [table / unquote(one["path"]) for one in added if not is_gathered(one["path"])]
     return files
 
 

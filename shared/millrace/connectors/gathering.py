@@ -12,18 +12,21 @@ else has compacted or deleted meanwhile is left as that somebody left it.
 from __future__ import annotations
 
 import json
-import math
+import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from millrace.connectors.bounds import statistics_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+    from pyarrow.parquet import ParquetFile
 
 #: What the names of files begin with that were made of others.
 _PREFIX: Final = "gathered-"
@@ -100,7 +103,16 @@ def written_of(path: str | Path) -> list[Written]:
     Raises:
         FileNotFoundError: It is gone.
     """
-    return [Written(*one) for one in _footer(path, _WRITTEN)]
+    return written_in(_footer(path))
+
+
+def written_in(footer: Mapping[bytes, bytes]) -> list[Written]:
+    """Return the same of a footer that was read.
+
+    Args:
+        footer: Its keys and values.
+    """
+    return [Written(*one) for one in json.loads(footer.get(_WRITTEN, b"[]"))]
 
 
 def sources_of(path: str | Path) -> list[Source]:
@@ -112,13 +124,13 @@ def sources_of(path: str | Path) -> list[Source]:
     Raises:
         FileNotFoundError: It is gone.
     """
-    return [Source(*one) for one in _footer(path, _SOURCES)]
+    return [Source(*one) for one in json.loads(_footer(path).get(_SOURCES, b"[]"))]
 
 
-def _footer(path: str | Path, key: bytes) -> list[list[Any]]:
+def _footer(path: str | Path) -> Mapping[bytes, bytes]:
     import pyarrow.parquet as pq
 
-    found: list[list[Any]] = json.loads((pq.read_metadata(path).metadata or {}).get(key, b"[]"))
+    found: Mapping[bytes, bytes] = pq.read_metadata(path).metadata or {}
     return found
 
 
@@ -189,43 +201,78 @@ def gather_files(table: DeltaTable, folder: Path, files: Sequence[TableFile]) ->
     """
     import pyarrow as pa
 
-    name = f"{_PREFIX}{uuid.uuid4()}.parquet"
+    name = new_name()
     # Readers and vacuum leave names with a line in front alone; one that is cut off is found by it.
     made = folder / f"_{name}"
     is_done = False
-    for torn in folder.glob(f"_{_PREFIX}*"):
+    for torn in torn_files(folder):
         torn.unlink(missing_ok=True)
     try:
-        rows = _write(made, folder, files, pa.schema(table.schema().to_arrow()))
-        if rows is not None:
-            made.replace(folder / name)
-            is_done = _commit(table, folder, name, rows, files)
+        if _write(made, folder, files, pa.schema(table.schema().to_arrow())):
+            settle(made, folder / name)
+            is_done = _commit(table, folder, name, files)
     finally:
         made.unlink(missing_ok=True)
-        if not is_done and not _is_used(table, name):
+        if not is_done and not is_used(table, name):
             (folder / name).unlink(missing_ok=True)
     return is_done
 
 
-def _is_used(table: DeltaTable, name: str) -> bool:
-    """Return whether a file is the table's, or may be: what failed may have been behind its commit."""
+def new_name() -> str:
+    """Return the name of a file that is made of others."""
+    return f"{_PREFIX}{uuid.uuid4()}.parquet"
+
+
+def settle(made: Path, to: Path) -> None:
+    """Give a file that was written its name, once it is on the disk: rows that are there for long are in it.
+
+    Args:
+        made: The file.
+        to: Where it is to be.
+    """
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
+    made.replace(to)
+
+
+def torn_files(folder: Path) -> list[Path]:
+    """Return what a gathering that was cut off has left half written.
+
+    Args:
+        folder: Where the table is.
+    """
+    return [*folder.glob(f"_{_PREFIX}*")]
+
+
+def is_used(table: DeltaTable, name: str) -> bool:
+    """Return whether a file is the table's, or may be: what failed may have been behind its commit.
+
+    Args:
+        table: The table; it is brought to its newest version.
+        name: The file's name, as the log has it.
+    """
     from deltalake.exceptions import DeltaError
 
     try:
         table.update_incremental()
-        return name in _names(table)
+        return name in names_of(table)
     except (DeltaError, OSError):
         return True
 
 
-def _names(table: DeltaTable) -> set[str]:
+def names_of(table: DeltaTable) -> set[str]:
+    """Return the names of a table's files, as its log has them.
+
+    Args:
+        table: The table.
+    """
     import pyarrow as pa
 
     return {*pa.table(table.get_add_actions())["path"].to_pylist()}
 
 
-def _write(into: Path, folder: Path, files: Sequence[TableFile], schema: pa.Schema) -> int | None:
-    """Write the rows of files behind each other; return how many, ``None`` where a file is gone."""
+def _write(into: Path, folder: Path, files: Sequence[TableFile], schema: pa.Schema) -> bool:
+    """Write the rows of files behind each other; return whether all of these are there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -237,7 +284,7 @@ def _write(into: Path, folder: Path, files: Sequence[TableFile], schema: pa.Sche
         for file in files:
             rows = 0
             try:
-                for part in _parts(folder / file.name):
+                for part in parts_of(folder / file.name):
                     rows += part.num_rows
                     waits.append(as_columns(part, schema))
                     count, held = count + part.num_rows, held + part.nbytes
@@ -247,104 +294,103 @@ def _write(into: Path, folder: Path, files: Sequence[TableFile], schema: pa.Sche
                         count = held = 0
                 times = written_of(folder / file.name) if is_gathered(file.name) else []
             except FileNotFoundError:
-                return None
+                return False
             written += times or [Written(file.at_ms, rows)]
             sources.append(Source(file.name, rows))
         if waits:
             writer.write_table(pa.concat_tables(waits))
-        said = {_WRITTEN: json.dumps(_coarser(written)), _SOURCES: json.dumps(sources)}
-        writer.add_key_value_metadata(said)
-    return sum(source.rows for source in sources)
+        writer.add_key_value_metadata({**told(written), _SOURCES: json.dumps(sources)})
+    return True
 
 
-def _parts(path: Path) -> Iterator[pa.Table]:
-    """Yield the rows of a file, a row group after the other."""
+def parts_of(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of a file, a row group after the other.
+
+    Args:
+        path: Where it is.
+        columns: Which columns; those that it does not have are left out. Default all.
+    """
+    with open_file(path) as file:
+        names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=names)
+
+
+def open_file(path: str | Path) -> ParquetFile:
+    """Return a file of a table, opened; Spark writes times in a way in which few years have nanoseconds.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        FileNotFoundError: It is gone.
+    """
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
-def _coarser(written: list[Written]) -> list[Written]:
-    """Return times, each two as the later one until a footer can hold them."""
+def told(written: list[Written]) -> dict[bytes, str]:
+    """Return what a footer says of when its rows were written.
+
+    Args:
+        written: When they were; of more than a footer holds each two become the later one.
+    """
     while len(written) > _MOST_TIMES:
         written = [
             Written(pair[-1].at_ms, sum(one.rows for one in pair))
             for pair in (written[place : place + 2] for place in range(0, len(written), 2))
         ]
-    return written
+    return {_WRITTEN: json.dumps(written)}
 
 
-def _commit(table: DeltaTable, folder: Path, name: str, rows: int, files: Sequence[TableFile]) -> bool:
+def _commit(table: DeltaTable, folder: Path, name: str, files: Sequence[TableFile]) -> bool:
     """Have one file stand for others; not where one of these is not the table's any more."""
-    from deltalake import CommitProperties
-    from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
 
-    # Whoever has been there since is looked at: the library does not see that two have compacted one file.
-    alone = CommitProperties(max_commit_retries=0, custom_metadata={"millrace": "gathered"})
     added = AddAction(
         path=name,
         size=(folder / name).stat().st_size,
         partition_values={},
         modification_time=files[-1].at_ms,
         data_change=False,
-        stats=_statistics(rows, [file.statistics for file in files]),
+        stats=statistics_of(folder / name, [file.statistics for file in files]),
     )
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(file.name, False, now, file.size) for file in files]
+    return replace(table, files, [*removed, added], what="gathered")
+
+
+def replace(
+    table: DeltaTable, files: Sequence[TableFile], actions: Sequence[AddAction | RemoveAction], *, what: str
+) -> bool:
+    """Commit what takes files out of a table; return whether they all were still its files.
+
+    Args:
+        table: The table, :func:`is_plain`; it is brought to the version that is left.
+        files: The files.
+        actions: What is committed.
+        what: What is done, in a word, for who reads the log.
+    """
+    from deltalake import CommitProperties
+    from deltalake.exceptions import CommitFailedError
+
+    # Whoever has been there since is looked at: the library does not see that two have compacted one file.
+    alone = CommitProperties(max_commit_retries=0, custom_metadata={"millrace": what})
     schema = table.schema()
     for _ in range(_ATTEMPTS):
-        if table.schema() != schema or not {file.name for file in files} <= _names(table):
+        if not is_plain(table) or table.schema() != schema:
+            return False
+        if not {file.name for file in files} <= names_of(table):
             return False
         try:
-            table.create_write_transaction([*removed, added], "append", schema, commit_properties=alone)
+            table.create_write_transaction([*actions], "append", schema, commit_properties=alone)
         except CommitFailedError:
             table.update_incremental()
         else:
             table.update_incremental()
             return True
     return False
-
-
-def _statistics(rows: int, of_files: Sequence[dict[str, Any]]) -> str:
-    """Return what the log says of a file that has the rows of others: what is known of all of them."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    known = set.intersection(*({k for k, v in one.items() if v is not None} for one in of_files))
-    for key in known:
-        kind, _, column = key.partition(".")
-        values = [one[key] for one in of_files]
-        if kind == "null_count":
-            nulls[column] = sum(values)
-        elif kind in ("min", "max") and all(map(_is_told, values)):
-            into, of = (least, min) if kind == "min" else (greatest, max)
-            into[column] = _as_json(of(values))
-    nulls = {column: count for column, count in nulls.items() if "." not in column}
-    bounds = {column for column in least if column in greatest and "." not in column}
-    return json.dumps(
-        {
-            "numRecords": rows,
-            "minValues": {column: least[column] for column in bounds},
-            "maxValues": {column: greatest[column] for column in bounds},
-            "nullCount": nulls,
-        }
-    )
-
-
-def _is_told(value: Any) -> bool:
-    """Return whether a bound can be said in the log."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int | str | datetime | date) and not isinstance(value, bool)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
 
-from millrace.connectors.gathering import files_of, gather_files, is_plain, runs_below
+from millrace.connectors.deleting import Chosen, delete_chosen
+from millrace.connectors.gathering import (
+    TableFile,
+    files_of,
+    gather_files,
+    is_gathered,
+    is_plain,
+    names_of,
+    runs_below,
+    torn_files,
+)
 from millrace.errors import UserError
 from millrace.time.durations import format_duration
 
@@ -29,7 +43,12 @@ TARGET_BYTES = 128 * 1024 * 1024
 #: A table that a job writes is made of fewer files where it has more than so many between two of these sizes,
 #: bytes.
 LEVELS_BYTES = (1 << 20, 16 << 20, TARGET_BYTES)
+_LEVELS = tuple(pairwise((0, *LEVELS_BYTES)))
 MANY_FILES = 16
+#: Of many files a run of one in so many, or of less, is too short to be gathered for itself.
+_SHORT = 16
+#: A file that the log knows nothing of may be of a write that is not committed yet, for so long, ms.
+_UNCOMMITTED_MS = 24 * 3_600_000
 #: How often something is tried that the job's merges get in the way of.
 _ATTEMPTS = 5
 _HOUR_MS = 3_600_000
@@ -193,12 +212,34 @@ def gather(table: DeltaTable, folder: Path, *, many: int = MANY_FILES, in_order:
         if not is_plain(table):
             return 0
         sizes = sizes_of(table)
-        for least, target in pairwise((0, *LEVELS_BYTES)):
-            if sum(least <= size < target for size in sizes) > many:
-                # One at a time, since who brings rows into the table waits for it.
-                runs = runs_below(files_of(table), target, TARGET_BYTES, in_order=in_order)
-                return len(runs[0]) - 1 if runs and gather_files(table, folder, runs[0]) else 0
+        if all(sum(least <= size < target for size in sizes) <= many for least, target in _LEVELS):
+            return 0
+        # One at a time, since who brings rows into the table waits for it.
+        run = next_run(files_of(table), many=many, in_order=in_order)
+        return len(run) - 1 if run and gather_files(table, folder, run) else 0
     return 0
+
+
+def next_run(files: Sequence[TableFile], *, many: int, in_order: bool) -> list[TableFile]:
+    """Return which files should become one next; none where there are few of each size.
+
+    Where larger files stand between most of the small ones, so that more come than go, those become one with
+    them.
+
+    Args:
+        files: A table's files in the order of writing.
+        many: So many files of about one size are few.
+        in_order: Whether rows stay in that order.
+    """
+    least = 0
+    for target in LEVELS_BYTES:
+        if sum(least <= file.size < target for file in files) <= many:
+            least = target
+            continue
+        for run in runs_below(files, target, TARGET_BYTES, in_order=in_order):
+            if len(run) > many // _SHORT:
+                return run
+    return []
 
 
 @contextlib.contextmanager
@@ -247,10 +288,64 @@ def vacuum(table: Path, *, keep_ms: int, dry_run: bool = False) -> Vacuumed:
             lambda: open_table(table).vacuum(keep_h, dry_run=dry, enforce_retention_duration=False)
         )
 
-    sizes = [(table / file).stat().st_size for file in gone(dry=True) if (table / file).exists()]
-    if not dry_run:
-        gone(dry=False)
+    with contextlib.ExitStack() as held:
+        is_alone = False
+        with contextlib.suppress(BlockingIOError):
+            held.enter_context(alone(table, wait=False))
+            is_alone = True
+        unlisted = _unlisted(table, keep_ms, is_alone=is_alone)
+        replaced = [table / file for file in gone(dry=True)]
+        sizes = [file.stat().st_size for file in {*replaced, *unlisted} if file.exists()]
+        if not dry_run:
+            gone(dry=False)
+            for file in unlisted:
+                file.unlink(missing_ok=True)
     return Vacuumed(table.name, len(sizes), sum(sizes))
+
+
+def _unlisted(table: Path, keep_ms: int, *, is_alone: bool) -> list[Path]:
+    """Return files that no version of the last while has, and of which the state of the log says nothing.
+
+    Its checkpoints leave out what was replaced longer ago than a week, and a write that was cut off has never
+    been in it.
+    """
+    opened = open_table(table)
+    if not is_plain(opened):
+        return []
+    names = names_of(opened)
+    replaced = opened.vacuum(0, dry_run=True, enforce_retention_duration=False)
+    listed = {*names, *map(unquote, names), *replaced}
+    unknown = [file for file in table.glob("*.parquet") if file.name not in listed]
+    now_ms = time.time_ns() // 1_000_000
+    needed = _removed_since(table, now_ms - keep_ms) if unknown else set()
+    begun_ms = now_ms - max(keep_ms, _UNCOMMITTED_MS)
+    # Who is alone at the table gathers nothing.
+    torn = torn_files(table) if is_alone else []
+    return torn + [
+        file
+        for file in unknown
+        if file.name not in needed and ((is_alone and is_gathered(file)) or _written_ms(file) < begun_ms)
+    ]
+
+
+def _removed_since(table: Path, since_ms: int) -> set[str]:
+    """Return the files that commits since a time have taken out of a table."""
+    found: set[str] = set()
+    with contextlib.suppress(FileNotFoundError):  # the log is cleaned up behind us: those before are older
+        for commit in sorted((table / "_delta_log").glob("*.json"), reverse=True):
+            if _written_ms(commit) < since_ms:
+                break
+            lines = [line for line in commit.read_text().splitlines() if line.startswith('{"remove"')]
+            found |= {unquote(json.loads(line)["remove"]["path"]) for line in lines}
+    return found
+
+
+def _written_ms(file: Path) -> float:
+    """Return when a file was written, UTC milliseconds; of one that is gone meanwhile: never."""
+    try:
+        return file.stat().st_mtime_ns / 1_000_000
+    except FileNotFoundError:
+        return math.inf
 
 
 def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
@@ -273,8 +368,53 @@ def expire(table: Path, *, before_ms: int, dry_run: bool = False) -> Expired:
     if dry_run:
         rows = opened.to_pyarrow_dataset().count_rows(filter=pc.field(TIME) < before)
         return Expired(table.name, before_ms, int(rows))
-    done = beside_others(lambda: open_table(table).delete(f"{TIME} < '{before.isoformat()}'"))
-    return Expired(table.name, before_ms, int(done["num_deleted_rows"]))
+
+    def may_have(file: TableFile) -> bool:
+        least = file.statistics.get(f"min.{TIME}")
+        return least is None or least < before
+
+    return Expired(
+        table.name,
+        before_ms,
+        delete(
+            table,
+            lambda rows: pc.less(rows[TIME], before),
+            [TIME],
+            condition=f"{TIME} < '{before.isoformat()}'",
+            may_have=may_have,
+        ),
+    )
+
+
+def delete(
+    table: Path,
+    chosen: Chosen,
+    columns: Sequence[str],
+    *,
+    condition: str,
+    may_have: Callable[[TableFile], bool] = lambda _: True,
+) -> int:
+    """Delete rows; those that stay are as old as before. Return how many; again where a merge got in the way.
+
+    Args:
+        table: The table.
+        chosen: Says which.
+        columns: Columns that it looks at.
+        condition: The same in SQL, for tables that are more than their files.
+        may_have: Whether a file may have such rows, by what the log says of it.
+
+    Raises:
+        CommitFailedError: Merges have got in its way each time.
+    """
+
+    def once() -> int:
+        opened = open_table(table)
+        if not is_plain(opened):
+            return int(opened.delete(condition)["num_deleted_rows"])
+        return delete_chosen(opened, table, chosen, columns, may_have)
+
+    with alone(table):
+        return beside_others(once)
 
 
 def beside_others(do: Callable[[], Done]) -> Done:

@@ -8,6 +8,7 @@ from the newest files, and sums over everything are folded forward file by file.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from millrace.connectors.gathering import Written, is_gathered, sources_of, written_of
+from millrace.connectors.gathering import Written, is_gathered, open_file, sources_of, written_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.parquet import RowGroupMetaData
 
 A = TypeVar("A")
 
@@ -72,17 +74,20 @@ class DeltaReader:
         self._table = DeltaTable(str(folder))
         self._folds: dict[str, _Fold] = {}
         self._made: dict[str, tuple[int, Any]] = {}
-        self._lately: dict[str, dict[str, pa.Table]] = {}
+        self._lately: dict[str, dict[str, tuple[float, pa.Table]]] = {}
         self._written: dict[str, list[Written]] = {}
         self._version = -1
         self._looked_ms = self._asked_ms = 0
         self._files: list[DataFile] = []
         self._actions: pa.Table | None = None
         self._columns: tuple[str, ...] = ()
+        self._types: dict[str, pa.DataType] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Look for new versions; what was looked at half a second ago is taken as it is."""
+        import pyarrow as pa
+
         with self._lock:
             now = self._clock()
             if self._version >= 0 and 0 <= now - self._looked_ms < _FRESH_MS:
@@ -97,7 +102,8 @@ class DeltaReader:
             if self._table.version() == self._version:
                 return
             self._version = self._table.version()
-            self._columns = tuple(f.name for f in self._table.schema().fields)
+            self._types = {f.name: _plain(f.type) for f in pa.schema(self._table.schema().to_arrow())}
+            self._columns = tuple(self._types)
             self._files = self._listed()
             paths = {file.path for file in self._files}
             self._written = {path: kept for path, kept in self._written.items() if path in paths}
@@ -197,23 +203,67 @@ class DeltaReader:
     def where(
         self, column: str, value: str | int, *, limit: int, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows with this value in a column; files are left out by their statistics.
+        """Return rows with this value in a column, in the order of writing; files are left out by bounds.
 
         Args:
             column: The column.
             value: The value.
-            limit: How many rows, at most.
+            limit: How many rows, at most: the newest.
             columns: Which columns; default all.
         """
-        import pyarrow.dataset as ds
+        import pyarrow as pa
 
         if column not in self._columns:
             return self._nothing(columns)
+        found: list[pa.Table] = []
+        count = 0
+        for path in self._with(column, value):
+            for rows in self._matching(path, column, value, columns):
+                found.append(rows.slice(max(0, rows.num_rows - (limit - count))))
+                count += found[-1].num_rows
+                if count >= limit:
+                    break
+            if count >= limit:
+                break
+        if not found:
+            return self._nothing(columns)
+        return pa.concat_tables(reversed(found), promote_options="permissive")
+
+    def _with(self, column: str, value: str | int) -> list[str]:
+        """Return the files that may have a value in a column, the newest first."""
         with self._lock:
-            dataset = self._table.to_pyarrow_dataset()
-        names = [c for c in (columns or self._columns) if c in self._columns]
-        found: pa.Table = dataset.to_table(columns=names, filter=ds.field(column) == value)
-        return found.slice(max(0, found.num_rows - limit))
+            if self._actions is None:
+                return []
+            known = [
+                name for name in (f"min.{column}", f"max.{column}") if name in self._actions.column_names
+            ]
+            bounds = {
+                str(self.folder / unquote(row["path"])): (row.get(f"min.{column}"), row.get(f"max.{column}"))
+                for row in self._actions.select(["path", *known]).to_pylist()
+            }
+            files = [file.path for file in reversed(self._files)]
+
+        def may_have(path: str) -> bool:
+            least, greatest = bounds[path]
+            return bool((least is None or least <= value) and (greatest is None or value <= greatest))
+
+        return [path for path in files if may_have(path)]
+
+    def _matching(
+        self, path: str, column: str, value: str | int, columns: Sequence[str] | None
+    ) -> Iterator[pa.Table]:
+        """Yield a file's rows with a value in a column, the last row group first; none where it is gone."""
+        import pyarrow.compute as pc
+
+        with contextlib.suppress(FileNotFoundError), open_file(path) as file:
+            there = file.schema_arrow.names
+            if column not in there:  # a file from before the column
+                return
+            names = [name for name in columns or there if name in there]
+            for group in reversed(range(file.num_row_groups)):
+                are = pc.equal(self._typed(file.read_row_group(group, columns=[column]))[column], value)
+                if pc.any(are).as_py():
+                    yield self._typed(file.read_row_group(group, columns=names)).filter(are)
 
     def all(self, columns: Sequence[str] | None = None, *, most: int = MOST_ROWS) -> pa.Table:
         """Return the whole table, as long as it is small; of a large one the latest rows.
@@ -237,7 +287,8 @@ class DeltaReader:
             name: Identity of the sum among those of this table.
             columns: Columns that it needs; those that the table does not have are left out.
             start: Makes the sum of nothing.
-            step: Sum and rows of a file → the sum with them; may change and return the same object.
+            step: Sum and rows of a file, or of a part of one → the sum with them; may change and return the
+                same object.
         """
         with self._lock:
             kept = self._folds.get(name)
@@ -252,13 +303,12 @@ class DeltaReader:
             for file in self._files:
                 if file.path in kept.files:
                     continue
-                pieces = new.get(file.path, [])
-                part = self._read(file.path, columns)
-                if part is None:  # replaced meanwhile: what was added of its rows is not known the next time
+                try:
+                    for rows in self._unread(file.path, columns, new.get(file.path, []), kept.files):
+                        kept.value = step(kept.value, rows)
+                except FileNotFoundError:  # replaced meanwhile: what was added of its rows is not known then
                     self._folds.pop(name, None)
                     continue
-                for rows in _unread(part, pieces, kept.files):
-                    kept.value = step(kept.value, rows)
                 kept.files.add(file.path)
             kept.files &= now
             value: A = kept.value
@@ -278,13 +328,43 @@ class DeltaReader:
             return []
         return found
 
+    def _unread(
+        self,
+        path: str,
+        columns: Sequence[str],
+        pieces: Sequence[tuple[str, int]],
+        known: Collection[str],
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a file without those of the files, among which it was made of, that are known.
+
+        Of one that was made of others a row group is in memory at a time, and none that is known whole.
+        """
+        if not is_gathered(path):
+            if (part := self._read(path, columns)) is None:
+                raise FileNotFoundError(path)
+            yield part
+            return
+        with open_file(path) as file:
+            names = [c for c in columns if c in file.schema_arrow.names]
+            unread, end = _unread_places(pieces, known, file.metadata.num_rows), 0
+            for group in range(file.num_row_groups):
+                begin, end = end, end + file.metadata.row_group(group).num_rows
+                if not any(first < end and last > begin for first, last in unread):
+                    continue
+                rows = self._typed(file.read_row_group(group, columns=names))
+                for first, last in unread:
+                    if first < end and last > begin:
+                        place = max(first, begin)
+                        yield rows.slice(place - begin, min(last, end) - place)
+
     def lately(
         self, column: str, length: int, columns: Sequence[str] | None = None, *, most: int = MOST_LATELY
     ) -> pa.Table:
         """Return the rows of the last while: more in a column than its greatest value less a length.
 
-        A file is read once, and kept as long as it has such rows; by the statistics in the log those that
-        have none are not even opened. Where there are more rows than ``most``, the files with the oldest go.
+        A file is read once, and kept as long as it has such rows (one that was made of others without those
+        that were older when it was read); by the statistics in the log those that have none are not even
+        opened. Where there are more rows than ``most``, the files with the oldest go.
 
         Args:
             column: The column, of whole numbers: a time, ms.
@@ -304,18 +384,21 @@ class DeltaReader:
                 return self._nothing(columns)
             name = f"{column} {length} {' '.join(columns or ())}"
             kept, parts, count = self._lately.get(name, {}), [], 0
-            now: dict[str, pa.Table] = {}
+            now: dict[str, tuple[float, pa.Table]] = {}
             greatest: int | None = None
-            for path, highest in self._highest(column):
+            files = self._highest(column)
+            least = max((highest for _, highest in files if highest is not None), default=-math.inf) - length
+            for path, highest in files:
                 is_old = highest is not None and greatest is not None and highest <= greatest - length
                 if is_old or (count >= most and greatest is not None):
                     continue
-                part = kept.get(path)
-                if part is None:
-                    part = self._read(path, columns)
+                least = max(least, -math.inf if greatest is None else greatest - length)
+                above, part = kept.get(path, (math.inf, None))
+                if above > least:
+                    above, part = self._above(path, columns, column, least)
                 if part is None or column not in part.column_names or not part.num_rows:
                     continue
-                now[path] = part
+                now[path] = above, part
                 parts.append(part)
                 count += part.num_rows
                 found = pc.max(part[column]).as_py()
@@ -325,6 +408,27 @@ class DeltaReader:
             return self._nothing(columns)
         rows = pa.concat_tables(parts, promote_options="permissive")
         return rows.filter(pc.field(column) > greatest - length)
+
+    def _above(
+        self, path: str, columns: Sequence[str] | None, column: str, least: float
+    ) -> tuple[float, pa.Table | None]:
+        """Return a file's rows with more than so much in a column; of one that was made of no others all.
+
+        Returns:
+            What all rows with more in the column than that are among, and they; ``None``: the file is gone.
+        """
+        import pyarrow.compute as pc
+
+        if not is_gathered(path) or math.isinf(least):
+            return -math.inf, self._read(path, columns)
+        with contextlib.suppress(FileNotFoundError), open_file(path) as file:
+            names = [c for c in columns or file.schema_arrow.names if c in file.schema_arrow.names]
+            if column in names:
+                groups = range(file.num_row_groups)
+                new = [g for g in groups if _may_exceed(file.metadata.row_group(g), column, least)]
+                rows = self._typed(file.read_row_groups(new, columns=names))
+                return least, rows.filter(pc.field(column) > least)
+        return least, None
 
     def _highest(self, column: str) -> list[tuple[str, int | None]]:
         """Return each file with its greatest value in a column: unknown ones, then the greatest first."""
@@ -386,52 +490,63 @@ class DeltaReader:
 
     def _from_end(self, path: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield a file's rows, the last row group first; none where it is gone meanwhile."""
-        import pyarrow.parquet as pq
-
-        with contextlib.suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+        with contextlib.suppress(FileNotFoundError), open_file(path) as file:
             names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
             for group in reversed(range(file.num_row_groups)):
-                yield _without_views(file.read_row_group(group, columns=names))
+                yield self._typed(file.read_row_group(group, columns=names))
 
     def _read(self, path: str, columns: Sequence[str] | None) -> pa.Table | None:
         """Return a file's rows, or ``None`` where it is gone meanwhile."""
-        import pyarrow.parquet as pq
-
         try:
-            with pq.ParquetFile(path) as file:
+            with open_file(path) as file:
                 names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-                return _without_views(file.read(columns=names))
+                return self._typed(file.read(columns=names))
         except FileNotFoundError:
             return None
 
     def _nothing(self, columns: Sequence[str] | None) -> pa.Table:
         import pyarrow as pa
 
-        whole = pa.schema(self._table.schema().to_arrow())
         names = [c for c in (columns or self._columns) if c in self._columns]
-        return _without_views(pa.schema([whole.field(n) for n in names]).empty_table())
+        return pa.schema([(name, self._types[name]) for name in names]).empty_table()
+
+    def _typed(self, rows: pa.Table) -> pa.Table:
+        """Return rows of a file with the types of the table's columns.
+
+        Spark writes times without their zone, and a MERGE texts as views, which can be neither filtered nor
+        grouped.
+        """
+        import pyarrow as pa
+
+        types = self._types
+        return rows.cast(pa.schema([f.with_type(types.get(f.name) or _plain(f.type)) for f in rows.schema]))
 
 
-def _unread(rows: pa.Table, pieces: Sequence[tuple[str, int]], known: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a file without those of the files, among which it was made of, that are known."""
+def _unread_places(
+    pieces: Sequence[tuple[str, int]], known: Collection[str], rows: int
+) -> list[tuple[int, int]]:
+    """Return from where to where, in a file of so many rows, those of the pieces stand that are not known."""
     if not any(piece in known for piece, _ in pieces):
-        yield rows
-        return
-    place = 0
+        return [(0, rows)]
+    found, place = [], 0
     for piece, count in pieces:
         if piece not in known:
-            yield rows.slice(place, count)
+            found.append((place, place + count))
         place += count
+    return found
 
 
-def _without_views(rows: pa.Table) -> pa.Table:
-    """Return rows with plain texts: a MERGE writes views, which can be neither filtered nor grouped."""
-    import pyarrow as pa
-
-    return rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
+def _may_exceed(group: RowGroupMetaData, column: str, value: float) -> bool:
+    """Return whether a row group may have rows with more in a column of numbers, by its statistics."""
+    for place in range(group.num_columns):
+        found = group.column(place)
+        if found.path_in_schema == column and found.statistics is not None and found.statistics.has_min_max:
+            return bool(found.statistics.max > value)
+    return True
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type with texts and bytes as they usually are in memory."""
     import pyarrow as pa
 
     types = pa.types

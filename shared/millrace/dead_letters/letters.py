@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millrace.connectors.gathering import is_gathered, times_of, written_of
+from millrace.connectors.gathering import is_gathered, times_of, written_in
 from millrace.errors import UserError
 
 #: The table that apps write them to.
@@ -51,8 +51,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         letter_id: Its identity.
-        written_ms: When it was written to the table, UTC milliseconds; after the table was compacted, when
-            that happened.
+        written_ms: When it was written to the table, UTC milliseconds; after another tool has compacted the
+            table, when that happened.
         reason: Why, in one word.
         stage: Where it happened.
         process: Name of the process.
@@ -215,14 +215,15 @@ class DeadLetterTable:
         fragments = [(written[f.path], f.path, f) for f in dataset.get_fragments()]
         for written_ms, path, fragment in sorted(fragments, key=lambda found: found[:2]):
             if is_gathered(path):
-                yield from self._gathered(
-                    Path(self.path) / path, fragment, dataset.schema, columns, selection
-                )
+                yield from self._gathered(fragment, dataset.schema, columns, selection)
                 continue
             if not selection.is_of(written_ms):
                 continue
-            for batch in fragment.to_batches(schema=dataset.schema, columns=columns, filter=wanted):
-                for row in batch.to_pylist():
+            # Its own filter does not compare texts as a MERGE or DELETE of the library writes them.
+            needed = [*dict.fromkeys((*columns, *selection.columns()))]
+            for batch in fragment.to_batches(schema=dataset.schema, columns=needed):
+                rows = pa.Table.from_batches([batch])
+                for row in (rows if wanted is None else rows.filter(wanted)).select(columns).to_pylist():
                     yield row, written_ms
         for written_ms, rows in self._waiting:
             if selection.is_of(written_ms):
@@ -232,10 +233,10 @@ class DeadLetterTable:
 
     @staticmethod
     def _gathered(
-        path: Path, fragment: Any, schema: Any, columns: Sequence[str], selection: Selection
+        fragment: Any, schema: Any, columns: Sequence[str], selection: Selection
     ) -> Iterator[tuple[dict[str, Any], int]]:
         """Yield the rows of a file that was made of others, each with when it was written itself."""
-        written = written_of(path)
+        written = written_in(fragment.metadata.metadata or {})
         if not any(selection.is_of(one.at_ms) for one in written):
             return
         times, wanted, place = times_of(written), selection.wanted(), 0

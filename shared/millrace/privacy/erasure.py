@@ -13,11 +13,11 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.connectors.upkeep import beside_others
+from millrace.connectors.upkeep import delete
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,12 +157,7 @@ def delete_rows(table: Path, columns: Sequence[str], names: Names) -> int:
     if opened is None or not names.values:
         return 0
     there = opened.to_pyarrow_dataset().schema
-    conditions = [
-        f"{_sql(column)} IN ({quoted(names.keys())})" for column in columns if _has(there, column.split("."))
-    ]
-    if not conditions:
-        return 0
-    return delete_where(table, " OR ".join(conditions))
+    return delete_where(table, {column: names.keys() for column in columns if _has(there, column.split("."))})
 
 
 def delete_letters(table: Path, names: Names) -> int:
@@ -177,23 +172,48 @@ def delete_letters(table: Path, names: Names) -> int:
         return 0
     found = list(dict.fromkeys(_ids(opened, names)))
     for start in range(0, len(found), _AT_ONCE):
-        delete_where(table, f"{_ID} IN ({quoted(found[start : start + _AT_ONCE])})")
+        delete_where(table, {_ID: found[start : start + _AT_ONCE]})
     return len(found)
 
 
-def delete_where(table: Path, condition: str) -> int:
-    """Delete rows of a Delta table by a condition, again where a merge got in the way; return how many.
+def delete_where(table: Path, values: Mapping[str, Sequence[str]]) -> int:
+    """Delete the rows of a Delta table in which a column has one of its values; return how many.
 
     Args:
         table: The table; one that does not exist has no rows.
-        condition: In SQL.
+        values: Column, of texts → the values; of a struct's field ``event.card_id``. What the table does not
+            have is left out.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def once() -> int:
-        opened = _open(table)
-        return 0 if opened is None else int(opened.delete(condition)["num_deleted_rows"])
+    if (opened := _open(table)) is None:
+        return 0
+    there = pa.schema(opened.schema().to_arrow())
+    wanted = {
+        column: pa.array(of, pa.string())
+        for column, of in values.items()
+        if of and _has(there, column.split("."))
+    }
+    if not wanted:
+        return 0
 
-    return beside_others(once)
+    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        found = [pc.is_in(_field(rows, column), value_set=of) for column, of in wanted.items()]
+        return reduce(pc.or_, found)
+
+    columns = list(dict.fromkeys(column.split(".")[0] for column in wanted))
+    condition = " OR ".join(f"{_sql(column)} IN ({quoted(values[column])})" for column in wanted)
+    return delete(table, chosen, columns, condition=condition)
+
+
+def _field(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """Return a column as texts, or the field of a struct: of none it is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first, *rest = column.split(".")
+    return pc.cast(pc.struct_field(rows[first], rest) if rest else rows[first], pa.string())
 
 
 def _ids(opened: DeltaTable, names: Names) -> Iterator[str]:

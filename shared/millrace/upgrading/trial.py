@@ -20,6 +20,7 @@ import msgspec
 from millrace.checkpoints import positions, savepoints
 from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.checkpoints.positions import TablePosition
+from millrace.connectors.gathering import as_columns, parts_of
 from millrace.connectors.merging import wait_for_merges
 from millrace.dashboard.progress import Offsets, offsets_of, read_progress
 from millrace.errors import MillraceError, UserError
@@ -397,22 +398,23 @@ def _whole(table: Path) -> _Read:
 
 def _appended(table: Path, since: TablePosition | None) -> _Read:
     """Return the rows that were appended to a table since; what a compaction wrote anew is none."""
-    import pyarrow.dataset as ds
+    import pyarrow as pa
     from deltalake import DeltaTable
 
     if not DeltaTable.is_deltatable(str(table)):
         return _Read([], [])
     rows: list[Row] = []
-    columns = [field.name for field in DeltaTable(str(table)).schema().fields]
+    schema = pa.schema(DeltaTable(str(table)).schema().to_arrow())
     for file in positions.files_appended(table, since):
         try:
-            rows += ds.dataset(file, format="parquet").to_table().to_pylist(maps_as_pydicts="lossy")
+            for part in parts_of(file):  # as whichever writer has written them
+                rows += as_columns(part, schema).to_pylist(maps_as_pydicts="lossy")
         except FileNotFoundError:
             raise UserError(
                 f"{table} was vacuumed since the second version began: keep files for longer "
                 "(`millrace tables vacuum --keep`), and begin it anew"
             ) from None
-    return _Read(rows, columns)
+    return _Read(rows, schema.names)
 
 
 def _reached_by(*roots: Path, planned: bool = True) -> tuple[Offsets, int | None]:

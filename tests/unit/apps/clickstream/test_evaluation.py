@@ -126,8 +126,8 @@ def test_every_contract_is_in_git_as_it_is() -> None:
 def test_a_person_is_looked_for_by_all_its_names() -> None:
     subject = Subject("u'1", ("v1", "v2"), ("c1",))
     assert subject.asked() == [("account", "u'1"), ("browser", "v1"), ("browser", "v2"), ("cart", "c1")]
-    assert subject.predicate("identities") == "visitor_id IN ('v1', 'v2') OR user_id IN ('u''1')"
-    assert Subject("u", ()).predicate("funnels") == ""
+    assert subject.values("identities") == {"visitor_id": ["v1", "v2"], "user_id": ["u'1"]}
+    assert Subject("u", ()).values("funnels") == {}
 
 
 def test_the_operators_commands_explain_themselves() -> None:

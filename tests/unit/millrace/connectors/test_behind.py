@@ -246,7 +246,7 @@ class World:
             left = 0
             for folder in map(self.folder.__truediv__, TABLES):
                 if (folder / "_delta_log").exists():
-                    delete_where(folder, f"user = '{user}'")
+                    delete_where(folder, {"user": [user]})
                     left += sum(count_rows(rows, Names((user,))) for rows in waiting_rows(folder))
             if not left:
                 break

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, TableFeatures, write_deltalake
+from deltalake.transaction import AddAction
 
 from millrace.checkpoints.positions import TablePosition, has_moved
-from millrace.connectors import gathering
+from millrace.connectors import gathering, upkeep
 from millrace.connectors.gathering import (
     Source,
     Written,
@@ -27,7 +31,7 @@ from millrace.connectors.gathering import (
     times_of,
     written_of,
 )
-from millrace.connectors.upkeep import compact, gather, vacuum
+from millrace.connectors.upkeep import compact, gather, next_run, vacuum
 from millrace.dashboard.tables import DeltaReader
 from tests.cases import case_count
 
@@ -109,15 +113,78 @@ def test_what_the_log_says_of_columns_holds_for_all_rows(table: Path) -> None:
         assert DeltaTable(str(table)).to_pyarrow_table(filters=[("n", "=", n)]).num_rows == (0 <= n <= 11)
 
 
-def test_bounds_that_not_all_files_have_are_not_said(tmp_path: Path) -> None:
+def test_bounds_are_those_of_all_values_where_files_have_none(tmp_path: Path) -> None:
     append(tmp_path / "t", 3)  # its kind is null: no bounds
     append(tmp_path / "t", 5)  # its score is no number
     append(tmp_path / "t", 6)
     assert all_in_one(tmp_path / "t")
     (file,) = files_of(DeltaTable(str(tmp_path / "t")))
-    said = {name for name, value in file.statistics.items() if value is not None}
-    assert {"min.n", "max.n", "min.at", "max.at", "null_count.kind"} <= said
-    assert not said & {"min.kind", "max.kind", "min.score", "max.score", "min.is_last"}
+    said = {name: value for name, value in file.statistics.items() if value is not None}
+    assert (said["min.kind"], said["max.kind"], said["null_count.kind"]) == ("k0", "k1", 1)
+    assert (said["min.score"], said["max.score"]) == (1.5, 3.0)
+    assert (said["min.is_last"], said["max.is_last"]) == (False, True)
+
+
+#: Values of a column, some of them in files of their own.
+COLUMNS = {
+    "null in a file": [["a", "b"], [None, None], [None, "c"]],
+    "null everywhere": [[None], [None]],
+    "missing in a file": [["a"], None, ["b"]],
+    "whole numbers": [[3, 1], [None, 2]],
+    "infinite": [[1.5, float("inf")], [float("-inf")], [2.5]],
+    "no numbers": [[float("nan")], [1.5, float("nan")]],
+    "booleans": [[True, None], [False], [True]],
+    "decimals": [[Decimal("1.50"), Decimal("12345678901234567.25")], [None, Decimal("-3.75")]],
+    "days": [[date(2026, 1, 1)], [date(1, 1, 1), None]],
+    "times": [
+        [datetime(2026, 1, 1, 0, 0, 0, 123456, UTC)],
+        [datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)],
+    ],
+    "times without a zone": [[datetime(2026, 1, 1, 0, 0, 0, 1)], [datetime(1600, 1, 1)]],  # noqa: DTZ001
+    "long texts": [["x" * 300, "é" * 300], ["y" * 64, ""], ["\U0010ffff" * 300]],
+    "texts with a bound": [["x" * 300, "é" * 300], ["y" * 64, ""], [None]],
+    "bytes": [[b"a", b"\xff" * 300], [None]],
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("groups", [1, 100])
+def test_no_reader_leaves_out_rows_of_which_bounds_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, groups: int
+) -> None:
+    monkeypatch.setattr(gathering, "_GROUP_ROWS", groups)
+    folder, files = tmp_path / "t", COLUMNS[kind]
+    every = [value for values in files for value in values or ()]
+    values = pa.array(every, pa.string() if {*every} == {None} else None)
+    rows, number = [], 0
+    for some in files:
+        count = 1 if some is None else len(some)
+        part = {"n": list(range(number, number + count))}
+        if some is not None:
+            part["a.b"] = pa.array(some, values.type)
+        rows += [(number + place, None if some is None else some[place]) for place in range(count)]
+        number += count
+        write_deltalake(folder, pa.table(part), mode="append", schema_mode="merge")
+    assert all_in_one(folder)
+    table = DeltaTable(folder)
+    reader, engine = table.to_pyarrow_dataset(), QueryBuilder().register("t", table)
+    whole = reader.to_table()
+    assert [(n, str(value)) for n, value in zip(*whole.to_pydict().values(), strict=True)] == [
+        (n, str(value)) for n, value in rows
+    ]
+    for value in {value for _, value in rows if value is not None and value == value}:
+        wanted = [n for n, other in rows if other == value]
+        assert (
+            reader.to_table(filter=ds.field("a.b") == pa.scalar(value, values.type))["n"].to_pylist()
+            == wanted
+        )
+        assert DeltaReader(folder, lambda: 0).where("a.b", value, limit=9)["n"].to_pylist() == wanted
+    texts = {value for _, value in rows if value} if pa.types.is_string(values.type) else ()
+    asked = {f"n = {n}": 1 for n, _ in rows}
+    asked |= {f"\"a.b\" = '{value}'": sum(other == value for _, other in rows) for value in texts}
+    for condition, count in asked.items():
+        answer = engine.execute(f"SELECT count(*) AS c FROM t WHERE {condition}").read_all()  # noqa: S608
+        assert pa.table(answer)["c"].to_pylist() == [count]
 
 
 def test_a_file_of_an_earlier_version_gets_the_columns_of_now(tmp_path: Path) -> None:
@@ -244,6 +311,26 @@ def test_a_file_stays_where_what_failed_was_behind_its_commit(
     assert len(files_of(DeltaTable(str(table)))) == 1
 
 
+def test_rows_are_on_the_disk_before_files_that_have_them_go(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, real = os.fsync, DeltaTable.create_write_transaction
+
+    def forced(descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name[:10])
+        fsync(descriptor)
+
+    def committed(self: DeltaTable, *args: Any, **more: Any) -> None:
+        done.append("committed")
+        real(self, *args, **more)
+
+    monkeypatch.setattr(os, "fsync", forced)
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", committed)
+    assert all_in_one(table)
+    assert done == ["_gathered-", "committed"]
+
+
 def test_a_file_goes_where_nothing_was_committed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(self: DeltaTable, *args: Any, **more: Any) -> None:
         raise OSError("the disk is full")
@@ -315,6 +402,95 @@ def test_a_table_whose_files_became_fewer_has_not_moved(table: Path) -> None:
     assert moved(at)
     DeltaTable(str(table)).alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
     assert moved(DeltaTable(str(table)).version() - 1)
+
+
+def test_a_table_whose_old_files_were_removed_has_not_moved(table: Path) -> None:
+    kept = TablePosition("delta", DeltaTable(str(table)).version(), "0123456789ab")
+    compact(table)
+    vacuum(table, keep_ms=0)
+    assert not has_moved(table, kept)
+    append(table, 12)
+    assert has_moved(table, kept)
+
+
+def test_whether_a_table_has_moved_is_not_told_by_half_a_log(table: Path) -> None:
+    kept = TablePosition("delta", DeltaTable(str(table)).version(), "0123456789ab")
+    append(table, 12)
+    compact(table)
+    (table / "_delta_log" / f"{kept.version + 1:020}.json").unlink()  # cleaned up
+    assert has_moved(table, kept)
+
+
+def test_a_table_that_is_more_than_its_files_by_then_is_left_as_it_is(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = gathering._commit
+
+    def late(*args: Any) -> bool:
+        DeltaTable(str(table)).alter.add_feature(
+            TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+        )
+        return commit(*args)
+
+    opened = DeltaTable(str(table))
+    monkeypatch.setattr(gathering, "_commit", late)
+    assert not gather_files(opened, table, files_of(opened))
+    assert list(table.glob("*gathered-*")) == []
+
+
+def test_times_are_those_that_spark_has_written(tmp_path: Path) -> None:
+    """Spark writes them so that, in nanoseconds, those before 1677 and after 2262 are others."""
+    times = [datetime(year, 12, 31, 1, 2, 3, 123456, UTC) for year in (1601, 2026, 9999)]
+    rows = pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))})
+    table = DeltaTable.create(str(tmp_path / "t"), rows.schema)
+    for number in range(2):
+        name = f"part-{number}.parquet"
+        pq.write_table(rows, tmp_path / "t" / name, use_deprecated_int96_timestamps=True, store_schema=False)
+        size = (tmp_path / "t" / name).stat().st_size
+        action = AddAction(name, size, {}, number, True, '{"numRecords":3}')
+        table.create_write_transaction([action], "append", table.schema())
+        table.update_incremental()
+    assert gather_files(table, tmp_path / "t", files_of(table))
+    assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["at"].to_pylist() == times * 2
+    for at in times:
+        assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table(filters=[("at", "=", at)]).num_rows == 2
+
+
+# -- which files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "times"),
+    [
+        ([10], 220, 1.1),
+        ([900, 1_200], 400, 1.3),  # about the border between two sizes
+        ([900] * 9 + [1_200], 400, 1.3),
+        ([900] + [1_200] * 9, 400, 1.3),
+        ([10] * 19 + [3_000], 250, 1.3),
+        ([10] * 19 + [20_000], 250, 1.3),
+    ],
+)
+def test_files_stay_few_whatever_their_sizes_and_no_row_is_written_often(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], most: int, times: float
+) -> None:
+    """Looked at after every eight batches, as a job does."""
+    monkeypatch.setattr(upkeep, "LEVELS_BYTES", (1_000, 16_000, 128_000))
+    monkeypatch.setattr(upkeep, "TARGET_BYTES", 128_000)
+    chance, files, written = random.Random(1), [], 0
+    appended: list[int] = []
+    for number in range(3_000):
+        appended.append(chance.choice(sizes))
+        files.append(gathering.TableFile(f"{number:05}", appended[-1], number, {}))
+        if number % 8 == 7 and (run := next_run(files, many=128, in_order=True)):
+            place = files.index(run[0])
+            assert files[place : place + len(run)] == run
+            made = gathering.TableFile(run[-1].name, sum(file.size for file in run), run[-1].at_ms, {})
+            files[place : place + len(run)] = [made]
+            written += made.size
+            assert made.size < 2 * 128_000
+        assert len(files) <= most
+    assert sum(file.size for file in files) == sum(appended)
+    assert written <= times * sum(appended)
 
 
 # -- a random history ----------------------------------------------------------------------------------

@@ -140,9 +140,12 @@ def test_who_begins_again_merges_all_that_is_there_at_once(
     again.close()
 
 
-def test_a_compaction_that_fails_fails_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("the disk is full"), OverflowError("date value out of range")])
+def test_a_compaction_that_fails_fails_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def is_full(*_: Any, **__: Any) -> None:
-        raise OSError("the disk is full")
+        raise error
 
     monkeypatch.setattr(merging, "GATHER_EVERY", 1)
     monkeypatch.setattr(merging, "gather", is_full)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from millrace.checkpoints.positions import TablePosition, ids_written_after, position_of
 from millrace.cli.tables import app as tables
-from millrace.connectors.upkeep import compact, expire, find_tables, state_of, vacuum
+from millrace.connectors.upkeep import alone, compact, expire, find_tables, state_of, vacuum
 from millrace.errors import UserError
 
 HOUR = 3_600_000
@@ -69,6 +71,49 @@ def test_vacuum_removes_what_no_version_has_and_keeps_what_readers_may_need(tabl
     assert vacuum(table, keep_ms=0) == foreseen
     assert len(list(table.glob("*.parquet"))) == 1
     assert ids(table) == before
+
+
+def aged(table: Path, days: int) -> None:
+    """Have a table's last commit be of some days ago."""
+    commit = max((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for removed in [action["remove"] for action in actions if "remove" in action]:
+        removed["deletionTimestamp"] -= days * 24 * HOUR
+    commit.write_text("".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions))
+    then = time.time() - days * 86_400
+    for file in (commit, *table.glob("*.parquet")):
+        os.utime(file, (then, then))
+
+
+def test_vacuum_removes_what_checkpoints_of_the_log_have_left_out(table: Path) -> None:
+    before = ids(table)
+    compact(table)
+    aged(table, 8)
+    append(table, "c")
+    DeltaTable(str(table)).create_checkpoint()  # it has nothing of what was replaced over a week ago
+    assert vacuum(table, keep_ms=9 * 24 * HOUR).files == 0
+    foreseen = vacuum(table, keep_ms=7 * 24 * HOUR, dry_run=True)
+    assert (foreseen.files, len(list(table.glob("*.parquet")))) == (5, 7)
+    assert vacuum(table, keep_ms=7 * 24 * HOUR) == foreseen
+    assert len(list(table.glob("*.parquet"))) == 2
+    assert ids(table) == [*before, "c"]
+
+
+def test_vacuum_removes_what_was_cut_off_and_not_what_is_being_written(table: Path) -> None:
+    for name in ("_gathered-1", "gathered-2", "part-3", "part-4"):
+        (table / f"{name}.parquet").write_bytes(b"rows of somebody")
+    then = time.time() - 2 * 86_400
+    os.utime(table / "part-4.parquet", (then, then))
+    (table / "_waiting").mkdir()
+    (table / "_waiting" / "000000000007.arrow").write_bytes(b"rows that wait")
+    with alone(table):  # somebody gathers
+        assert vacuum(table, keep_ms=0, dry_run=True).files == 1
+    assert vacuum(table, keep_ms=0, dry_run=True).files == 3
+    assert vacuum(table, keep_ms=0).files == 3
+    files = [path for path in table.rglob("*") if path.is_file()]
+    left = {path.name for path in files if path.read_bytes().startswith(b"rows")}
+    assert left == {"part-3.parquet", "000000000007.arrow"}
+    assert len(ids(table)) == 10
 
 
 def test_a_time_that_is_no_whole_hours_is_refused(table: Path) -> None:

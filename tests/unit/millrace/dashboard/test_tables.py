@@ -6,15 +6,19 @@ import doctest
 import importlib
 import pkgutil
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 import millrace.dashboard
+from millrace.connectors import gathering
 from millrace.connectors.upkeep import compact, vacuum
 from millrace.dashboard.broker import Broker, BrokerAway
 from millrace.dashboard.common_panels import standing_of
@@ -136,6 +140,93 @@ def test_of_gathered_files_a_fold_adds_what_is_new(tmp_path: Path) -> None:
     assert sorted(seen) == [1, 2, 3, 4, 5]
 
 
+def test_of_a_large_file_a_fold_has_a_part_in_memory_and_nothing_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_GROUP_ROWS", 10)
+    clock, folder = Clock(), tmp_path / "tables" / "sales"
+    groups, seen = [], []
+    original = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read_row_group",
+        lambda self, group, **more: groups.append(group) or original(self, group, **more),
+    )
+
+    def collect(value: list[int], rows: pa.Table) -> list[int]:
+        seen.append(rows.num_rows)
+        return value + rows["n"].to_pylist()
+
+    for n in range(20):
+        put(tmp_path, "sales", [{"n": n * 5 + i} for i in range(5)])
+    compact(folder)
+    groups.clear()
+    found = reader(tmp_path, clock)
+    assert found.fold("all", ["n"], list, collect) == [*range(100)]
+    assert (max(seen), groups) == (10, [*range(10)])
+    put(tmp_path, "sales", [{"n": 100}])
+    clock.later()
+    found.refresh()
+    assert found.fold("all", ["n"], list, collect) == [*range(101)]
+    put(tmp_path, "sales", [{"n": 101}])
+    compact(folder)
+    groups.clear()
+    clock.later()
+    found.refresh()
+    assert found.fold("all", ["n"], list, collect) == [*range(102)]
+    assert groups == [10]
+
+
+def test_of_a_large_file_only_rows_of_the_last_while_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_GROUP_ROWS", 10)
+    clock, folder, read = Clock(), tmp_path / "tables" / "sales", []
+    original = pq.ParquetFile.read_row_groups
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read_row_groups",
+        lambda self, groups, **more: read.append(groups) or original(self, groups, **more),
+    )
+    for n in range(20):
+        put(tmp_path, "sales", [{"n": n * 5 + i, "at": n * 5 + i} for i in range(5)])
+    compact(folder)
+    found = reader(tmp_path, clock)
+    for _ in range(2):
+        assert sorted(found.lately("at", 15)["n"].to_pylist()) == [*range(85, 100)]
+    assert read == [[8, 9]]
+    assert sum(part.num_rows for kept in found._lately.values() for _, part in kept.values()) == 15
+    put(tmp_path, "sales", [{"n": 100, "at": 110}])
+    clock.later()
+    found.refresh()
+    assert sorted(found.lately("at", 15)["n"].to_pylist()) == [96, 97, 98, 99, 100]
+    DeltaTable(str(folder)).delete("at = 110")
+    clock.later()
+    found.refresh()
+    assert sorted(found.lately("at", 15)["n"].to_pylist()) == [*range(85, 100)]
+    assert sorted(found.lately("at", 40)["n"].to_pylist()) == [*range(60, 100)]
+
+
+def test_rows_of_both_writers_are_of_the_tables_types(tmp_path: Path) -> None:
+    """Spark, which writes large batches, writes times without a zone, and in nanoseconds few years have."""
+    times = [datetime(year, 12, 31, 1, 2, 3, 123456, UTC) for year in (1601, 2026, 9999)]
+    kind = pa.timestamp("us", "UTC")
+    rows = pa.table({"n": [1, 2, 3], "at": pa.array(times, kind), "of": [{"at": at} for at in times]})
+    rows = rows.set_column(2, "of", rows["of"].cast(pa.struct([("at", kind)])))
+    folder = tmp_path / "tables" / "sales"
+    write_deltalake(folder, rows, mode="append")
+    file = folder / "part-spark.parquet"
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True, store_schema=False)
+    table = DeltaTable(folder)
+    added = AddAction(file.name, file.stat().st_size, {}, 9_999_999_999_999, True, '{"numRecords":3}')
+    table.create_write_transaction([added], "append", table.schema())
+    found = reader(tmp_path, Clock())
+    wanted = [{"n": n, "at": at, "of": {"at": at}} for n, at in zip((1, 2, 3), times, strict=True)] * 2
+    assert found.latest(9).to_pylist() == wanted
+    assert sorted(found.lately("n", 9).to_pylist(), key=str) == sorted(wanted, key=str)
+    assert found.fold("rows", ["at"], list, lambda to, part: to + part["at"].to_pylist()) == times * 2
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_of_the_last_while_are_those_of_a_plain_reading(tmp_path: Path, seed: int) -> None:
     """Appends out of order, merges, compactions, deletes and restores at random."""
@@ -212,6 +303,34 @@ def test_rows_of_a_key_are_found_in_all_files(tmp_path: Path) -> None:
     assert reader(tmp_path, Clock()).where("card", "c1' OR '1'='1", limit=10).num_rows == 0
     assert reader(tmp_path, Clock()).where("gone", "c1", limit=10).num_rows == 0
     assert reader(tmp_path, Clock()).where("card", "c2", limit=2).num_rows == 2
+
+
+def test_rows_of_a_key_are_found_whoever_has_written_their_file(tmp_path: Path) -> None:
+    folder = tmp_path / "tables" / "sales"
+    put(tmp_path, "sales", [{"n": 0}])  # from before the column
+    for n in range(1, 7):
+        rows = pa.table({"n": [n], "card": [None if n == 3 else f"c{n % 2}"], "is_late": [n > 3]})
+        write_deltalake(folder, rows, mode="append", schema_mode="merge")
+    clock, wanted = Clock(), {"c0": [2, 4, 6], "c1": [1, 5], "none": []}
+    found = reader(tmp_path, clock)
+
+    def told() -> dict[str, list[int]]:
+        clock.later()
+        found.refresh()
+        return {card: found.where("card", card, limit=9, columns=["n"])["n"].to_pylist() for card in wanted}
+
+    assert told() == wanted
+    compact(folder)
+    assert told() == wanted
+    assert found.where("is_late", True, limit=9)["n"].to_pylist() == [4, 5, 6]
+    assert found.where("card", "c0", limit=2).to_pylist() == [
+        {"n": n, "card": "c0", "is_late": True} for n in (4, 6)
+    ]
+    new = pa.table({"n": [7, 6], "card": ["c1", "c0"], "is_late": [True, False]})
+    merge = DeltaTable(folder).merge(new, "t.n = s.n", "s", "t")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    wanted["c1"].append(7)
+    assert {card: sorted(rows) for card, rows in told().items()} == wanted
 
 
 def test_recent_rows_of_a_key_come_from_the_newest_files_in_the_order_of_writing(

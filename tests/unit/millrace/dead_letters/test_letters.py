@@ -62,6 +62,16 @@ def test_letters_come_in_the_order_of_their_batches_and_whole(table: DeadLetterT
     assert found[0].headers == '{"ce_id":"e-0"}'
 
 
+def test_letters_are_selected_in_files_that_the_library_has_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "dead_letters"
+    for n in range(0, 4, 2):
+        write(path, [letter(n, reason="schema"), letter(n + 1, reason="malformed")])
+    compact(path)
+    DeltaTable(str(path)).delete(f"_event_id = '{identity(1)}'")  # it writes texts as views
+    found = [*DeadLetterTable(str(path)).read(Selection(reasons=["schema"]))]
+    assert [one.letter_id for one in found] == [identity(n) for n in (0, 2)]
+
+
 @pytest.mark.parametrize("seed", range(case_count(30)))
 def test_letters_of_gathered_files_are_told_as_before(tmp_path: Path, seed: int) -> None:
     """Whatever is asked, by time or otherwise, and however files were gathered."""
@@ -94,6 +104,7 @@ def test_letters_of_gathered_files_are_told_as_before(tmp_path: Path, seed: int)
     assert len(DeltaTable(str(path)).file_uris()) == 1
     assert [*DeadLetterTable(str(path)).read()] == every
     assert [[*DeadLetterTable(str(path)).read(one)] for one in asked] == wanted
+    assert [*DeadLetterTable(path.as_uri()).read()] == every
     few = [*DeadLetterTable(str(path)).read(columns=("reason",))]
     assert [(one.reason, one.written_ms) for one in few] == [(one.reason, one.written_ms) for one in every]
 

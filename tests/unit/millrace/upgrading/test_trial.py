@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from millrace.checkpoints.positions import TablePosition, files_appended
 from millrace.errors import UserError
+from millrace.privacy.erasure import delete_where
 from millrace.runtime.apps import load_app
 from millrace.runtime.installed import list_apps
 from millrace.runtime.job import Job
@@ -41,6 +45,26 @@ def test_rows_since_a_version_are_those_appended_also_where_they_were_compacted(
     DeltaTable(table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(UserError, match="vacuumed"):
         trial._appended(table, since)
+
+
+def test_what_is_left_of_files_of_which_rows_were_deleted_is_nothing_new(tmp_path: Path) -> None:
+    table = tmp_path / "alerts"
+    write_deltalake(table, rows("a", "b"), mode="append")
+    assert delete_where(table, {"_event_id": ["a"]}) == 1
+    found = trial._appended(table, None)
+    assert sorted(row["_event_id"] for row in found.rows) == ["a", "b"]
+
+
+def test_rows_are_the_same_whichever_writer_has_written_them(tmp_path: Path) -> None:
+    at = datetime(2026, 1, 1, 2, 3, 4, 123456, UTC)
+    said = pa.table({"_event_id": ["a"], "at": pa.array([at], pa.timestamp("us", "UTC"))})
+    write_deltalake(tmp_path / "driver", said, mode="append")
+    spark = DeltaTable.create(tmp_path / "spark", said.schema)
+    file = tmp_path / "spark" / "part-0.parquet"
+    pq.write_table(said, file, use_deprecated_int96_timestamps=True, store_schema=False)  # as it does
+    added = AddAction(file.name, file.stat().st_size, {}, 1, True, '{"numRecords":1}')
+    spark.create_write_transaction([added], "append", spark.schema())
+    assert trial._appended(tmp_path / "spark", None).rows == trial._appended(tmp_path / "driver", None).rows
 
 
 def test_keys_and_models_are_taken_along_and_what_is_the_query_s_is_not(tmp_path: Path) -> None:
