@@ -70,9 +70,9 @@ def convert(
     with tool_session(memory=memory) as spark:
         done = bring_over(spark, checkpoint, topology=topology, processes=processes, key_file=key_file)
     names, seconds = [*done.key_groups], time.monotonic() - began
-    found = {"checkpoint": checkpoint.folder, "processes": names, "s": seconds}
+    told = {"checkpoint": checkpoint.folder, "processes": names, "s": seconds}
     line = f"{checkpoint.folder}: {', '.join(names)} converted; {seconds:.1f} s"
-    print_as(shape, found, lambda: line)
+    print_as(shape, told, lambda: line)
 
 
 def _app_of(processes: set[str], config: Path | None) -> str | None:

@@ -151,8 +151,8 @@ def _rekey(
         done = regroup(spark, checkpoint, topology, by, key_file=key_file)
     names, seconds = [name for name in done.key_groups if name in by.processes], time.monotonic() - began
     line = f"{checkpoint.folder}: {', '.join(names)} have other keys; {seconds:.1f} s"
-    found = {"checkpoint": checkpoint.folder, "rekeyed": names, "s": seconds}
-    print_as(shape, found, lambda: line)
+    told = {"checkpoint": checkpoint.folder, "rekeyed": names, "s": seconds}
+    print_as(shape, told, lambda: line)
 
 
 def _extend(

@@ -36,8 +36,9 @@ def statistics_of(path: Path, made_of: Sequence[Mapping[str, Any]]) -> str:
     for field in footer.schema.to_arrow_schema():
         if field.name not in known or types.is_nested(field.type) or types.is_binary(field.type):
             continue
-        parts = _statistics_in(footer, field.name)
-        if any(part is None for part in parts):
+        found_in = _statistics_in(footer, field.name)
+        parts = [part for part in found_in if part is not None]
+        if len(parts) < len(found_in):
             is_bounded = False
             continue
         nulls[field.name] = sum(part.null_count for part in parts)
