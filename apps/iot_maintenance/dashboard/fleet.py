@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from millrace.dashboard.data import AppData
 from millrace.dashboard.values import bounded
 from millrace.dashboard.views import Bar, Bars, Cell, Column, Offer, Tone, View
+from millrace.time.durations import format_duration
 from millrace_apps.iot_maintenance.alarms.rule import SEVERITIES
 from millrace_apps.iot_maintenance.dashboard.data import Row, alarms
 from millrace_apps.iot_maintenance.processes.orders import open_orders_of
@@ -272,12 +273,25 @@ def _line(m: Machine) -> list[Cell]:
         m.status,
         m.alarms,
         "" if m.health is None else f"{m.health['score']:.2f}, by {m.health['sensor']}",
-        "" if risk is None else f"{risk['component']}: {risk['probability']:.0%} in {risk['horizon_h']:g} h",
+        "" if risk is None else risk_text(risk),
         "" if m.life is None else life_text(m.life),
         "" if crossing is None else crossing_text(crossing),
         None if m.plan is None else m.plan["latest_ms"],
         "" if order is None else order_text(order),
     ]
+
+
+def risk_text(risk: Row) -> str:
+    """Return what may fail, how likely it is and within which time.
+
+    >>> risk_text({"component": "seal", "probability": 0.02, "horizon_h": 24.0})
+    'seal: 2% in 24 h'
+    >>> risk_text({"component": "seal", "probability": 0.02, "horizon_h": 0.00416667})
+    'seal: 2% in 15s'
+    """
+    hours = risk["horizon_h"]
+    within = f"{hours:g} h" if hours >= 1 else format_duration(round(hours * 3_600) * 1_000)
+    return f"{risk['component']}: {risk['probability']:.0%} in {within}"
 
 
 def order_text(order: Row) -> str:

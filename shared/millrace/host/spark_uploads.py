@@ -71,10 +71,7 @@ class AwaitingUploads:
                     "(spark.sql.streaming.stateStore.maintenanceInterval says how often there is one)",
                     int(behind),
                 )
-            if self._stop is None:
-                time.sleep(_LOOK_S)
-            else:
-                self._stop.wait(_LOOK_S)
+            (self._stop or threading.Event()).wait(_LOOK_S)
 
 
 def uploaded(state: Path) -> float:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from millrace.host import spark_uploads
 from millrace.host.spark_uploads import AwaitingUploads, uploaded
 
 
@@ -46,20 +45,21 @@ def test_the_oldest_of_the_newest_snapshots_counts_whatever_else_is_there(tmp_pa
 
 
 def test_a_batch_that_is_far_from_the_last_snapshot_waits_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stores = Store(tmp_path / "0" / "0"), Store(tmp_path / "0" / "1")
     written: list[int] = []
-    query = AwaitingUploads(lambda _, batch: written.append(batch), tmp_path, most=5)
     looks = 0
 
-    def look(_: float) -> None:
-        nonlocal looks
-        looks += 1
-        for store in stores if looks == 2 else ():
-            store.put(max(written), "zip")
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal looks
+            looks += 1
+            for store in stores if looks == 2 else ():
+                store.put(max(written), "zip")
+            return False
 
-    monkeypatch.setattr(spark_uploads.time, "sleep", look)
+    query = AwaitingUploads(lambda _, batch: written.append(batch), tmp_path, Stop(), most=5)
     with caplog.at_level(logging.WARNING):
         for batch in range(4):
             for store in stores:
@@ -74,10 +74,8 @@ def test_a_batch_that_is_far_from_the_last_snapshot_waits_for_the_next(
     assert looks == 2  # version 8 stands on 4
 
 
-def test_no_store_none_that_is_stopped_and_none_that_begins_anew_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spark_uploads.time, "sleep", lambda _: pytest.fail("waits"))
+@pytest.mark.timeout(20)
+def test_no_store_none_that_is_stopped_and_none_that_begins_anew_waits(tmp_path: Path) -> None:
     written: list[int] = []
 
     def write(_: object, batch: int) -> None:

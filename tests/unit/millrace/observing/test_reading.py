@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -191,7 +192,8 @@ def test_top_shows_jobs_on_a_terminal_that_has_no_cursor(home: Path, monkeypatch
         if next(looks, "ends") == "ends":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("millrace.cli.top.time.sleep", sleep)
+    # Threads that other tests have left sleep by their own module.
+    monkeypatch.setattr("millrace.cli.top.time", SimpleNamespace(sleep=sleep))
     code, out, _ = run("top")
     assert (code, out.count("clickstream")) == (0, 2)
     assert "…" not in out, "it has 80 columns, and those are as many as fit"
