@@ -94,7 +94,11 @@ def test_riders_wait_less_where_drivers_follow_hints() -> None:
     without, nobody, some = looped(requests, demand=None), looped(requests, share=0.0), looped(requests)
     assert wait(without) == wait(nobody)
     assert without.hinted == nobody.hinted == 0 < some.hinted
-    assert wait(some) < 0.95 * wait(without)
+    # By how much three in ten shorten waits here hangs on when cars speak: 4 to 7 %.
+    most, everybody = looped(requests, share=0.6), looped(requests, share=1.0)
+    assert wait(everybody) < 0.5 * wait(without)
+    assert wait(everybody) < wait(most) < 0.9 * wait(without)
+    assert wait(most) < wait(some) < wait(without)
 
 
 def test_hints_know_nothing_of_what_comes() -> None:
