@@ -295,7 +295,7 @@ def _row_latencies(table: Path) -> list[tuple[int, float]]:
         visible = commit.stat().st_mtime * 1000
         for line in commit.read_text().splitlines():
             added = json.loads(line).get("add")
-            if added is not None:
+            if added is not None and added["dataChange"]:  # others have rows that were there before
                 times = pq.read_table(table / added["path"], columns=["event_time_ms"])["event_time_ms"]
                 found += [(t, visible - t) for t in times.to_pylist()]
     return found
