@@ -565,7 +565,7 @@ MUTANTS: Final = (
         "max(part.max for part in valued)\n",
         "valued[0].max\n",
         "no reader leaves a file out that has its rows",
-        (f"{_GATHERED}::test_what_the_log_says_of_columns_holds_for_all_rows",),
+        (f"{_GATHERED}::test_no_reader_leaves_out_rows_of_which_bounds_are_not_known",),
     ),
     Mutant(
         "gathering: tables that are appended to stay at many files",

@@ -579,7 +579,9 @@ MUTANTS: Final = (
         "            self._index.changed()  # all pages",
         "            pass  # all pages",
         "what an upgrade leaves can be read",
-        (f"{_STORE}::test_a_store_that_lives_on_brings_over_what_one_that_restarts_does",),
+        (
+            f"{_TESTS}/state/test_evolution.py::test_pages_of_a_long_list_are_all_brought_over_and_none_is_read_for_that_any_more",
+        ),
     ),
     Mutant(
         "pages: the schema of now keeps its place when earlier ones go",
