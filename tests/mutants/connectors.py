@@ -504,14 +504,6 @@ MUTANTS: Final = (
         (f"{_UPSERT}::test_of_two_who_gather_the_same_files_one_does",),
     ),
     Mutant(
-        "connectors: what others have compacted is compacted again",
-        _UPKEEP,
-        "        table.update_incremental()\n",
-        "",
-        "of two compactions one does it",
-        (f"{_UPSERT}::test_of_two_who_gather_the_same_files_one_does",),
-    ),
-    Mutant(
         "gathering: what stands between files is overtaken",
         _GATHERING,
         "        if full >= target or (in_order and file.size >= size):\n",
@@ -646,7 +638,7 @@ MUTANTS: Final = (
         "        if file.name not in needed and (",
         "        if (",
         "versions are kept as long as is said",
-        (f"{_KEPT_UP}::test_vacuum_removes_what_checkpoints_of_the_log_have_left_out",),
+        (f"{_KEPT_UP}::test_vacuum_keeps_old_files_that_were_replaced_lately",),
     ),
     Mutant(
         "vacuum: a file that is being written goes",

@@ -259,8 +259,8 @@ MUTANTS: Final = (
     Mutant(
         "privacy: rows expire when they are as old as may be",
         "shared/millrace/connectors/upkeep.py",
-        "{TIME} < '{before.isoformat()}'",
-        "{TIME} <= '{before.isoformat()}'",
+        "pc.less(rows[TIME], before)",
+        "pc.less_equal(rows[TIME], before)",
         "rows expire exactly",
         ("tests/unit/millrace/connectors/test_upkeep.py::test_rows_expire_by_their_event_time_and_others_stay",),
     ),

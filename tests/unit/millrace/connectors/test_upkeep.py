@@ -99,6 +99,19 @@ def test_vacuum_removes_what_checkpoints_of_the_log_have_left_out(table: Path) -
     assert ids(table) == [*before, "c"]
 
 
+def test_vacuum_keeps_old_files_that_were_replaced_lately(table: Path) -> None:
+    compact(table)
+    aged(table, 8)
+    then = time.time() - 20 * 86_400
+    for file in table.glob("*.parquet"):
+        os.utime(file, (then, then))
+    append(table, "c")
+    DeltaTable(str(table)).create_checkpoint()
+    # Versions of nine days ago have them, however long ago they were written.
+    assert vacuum(table, keep_ms=9 * 24 * HOUR).files == 0
+    assert vacuum(table, keep_ms=7 * 24 * HOUR).files == 5
+
+
 def test_vacuum_removes_what_was_cut_off_and_not_what_is_being_written(table: Path) -> None:
     for name in ("_gathered-1", "gathered-2", "part-3", "part-4"):
         (table / f"{name}.parquet").write_bytes(b"rows of somebody")
