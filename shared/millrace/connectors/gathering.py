@@ -311,9 +311,19 @@ def parts_of(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Ta
         columns: Which columns; those that it does not have are left out. Default all.
     """
     with open_file(path) as file:
-        names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        names = names_in(file, columns)
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=names)
+
+
+def names_in(file: ParquetFile, columns: Sequence[str] | None) -> list[str] | None:
+    """Return which of some columns a file has; ``None``: all are wanted.
+
+    Args:
+        file: The file.
+        columns: The columns, in order; ``None``: all.
+    """
+    return None if columns is None else [name for name in columns if name in file.schema_arrow.names]
 
 
 def open_file(path: str | Path) -> ParquetFile:

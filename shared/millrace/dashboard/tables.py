@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from millrace.connectors.gathering import Written, is_gathered, open_file, sources_of, written_of
+from millrace.connectors.gathering import Written, is_gathered, names_in, open_file, sources_of, written_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -345,7 +345,7 @@ class DeltaReader:
             yield part
             return
         with open_file(path) as file:
-            names = [c for c in columns if c in file.schema_arrow.names]
+            names = names_in(file, columns)
             unread, end = _unread_places(pieces, known, file.metadata.num_rows), 0
             for group in range(file.num_row_groups):
                 begin, end = end, end + file.metadata.row_group(group).num_rows
@@ -491,7 +491,7 @@ class DeltaReader:
     def _from_end(self, path: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield a file's rows, the last row group first; none where it is gone meanwhile."""
         with contextlib.suppress(FileNotFoundError), open_file(path) as file:
-            names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+            names = names_in(file, columns)
             for group in reversed(range(file.num_row_groups)):
                 yield self._typed(file.read_row_group(group, columns=names))
 
@@ -499,7 +499,7 @@ class DeltaReader:
         """Return a file's rows, or ``None`` where it is gone meanwhile."""
         try:
             with open_file(path) as file:
-                names = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+                names = names_in(file, columns)
                 return self._typed(file.read(columns=names))
         except FileNotFoundError:
             return None

@@ -119,7 +119,9 @@ def _in_line(text: str) -> str:
     >>> _in_line("two\nlines \x1b[31m")
     'two lines ?[31m'
     """
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    from millrace.console.live_panels import clean
+
+    return clean(" ".join(text.split()))
 
 
 def write_csv(

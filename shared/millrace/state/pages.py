@@ -705,7 +705,7 @@ class PagedStore:
         schemas = self._schemas.used_by(pages)
         if schemas != header.schemas:
             self._index.changed()  # all pages name their schema by another place
-        header.schemas = [*schemas]
+        header.schemas = schemas
         if self._schemas.changed:
             self._put(SCHEMA_PAGE, self._schemas.written())
         touched = (page.info for page in self._changed)
