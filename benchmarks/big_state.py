@@ -24,7 +24,7 @@ class Sizes:
     Attributes:
         keys: Cards, each with a kilobyte of state.
         rate: Events per second then, each card as often as any other.
-        duration_s: Seconds measured.
+        duration_s: Seconds measured; the state is uploaded each two and a half minutes, with all of it.
         warm_up_s: Seconds before that, not counted.
         recovery_s: Seconds of events after them, in which the job is killed.
         batch: Most events of a batch, which matters while the state is filled.
@@ -32,7 +32,7 @@ class Sizes:
 
     keys: int = 1_000_000
     rate: int = 1_000
-    duration_s: int = 60
+    duration_s: int = 300
     warm_up_s: int = 30
     recovery_s: int = 60
     batch: int = 100_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 #: Versions that may have come since the last upload; Spark's own limit is 820, which takes two minutes.
 MOST = 25
+WAITS = "versions of the state stand on the snapshot that was uploaded last"
 SCRIPT = dedent("""
     import functools, json, sys
     from pathlib import Path
@@ -23,11 +25,13 @@ SCRIPT = dedent("""
     from millrace_apps.benchmarks.inputs import make_events
     from millrace_apps.benchmarks.kafka_io import preload
 
-    broker, root, most, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    broker, root, most, batches, every = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
     job_module.AwaitingUploads = functools.partial(AwaitingUploads, most=most)
+    if every < 60:
+        job_module.uploads_of = lambda spark: None
     sets = core_app.core_overrides(
         broker, root, "uploads", "job=w1", "stream.plan=station", "stream.max_offsets_per_trigger=20",
-        "spark.conf.spark.sql.streaming.stateStore.maintenanceInterval=8s",
+        f"spark.conf.spark.sql.streaming.stateStore.maintenanceInterval={every}s",
         "spark.conf.spark.sql.streaming.stateStore.minDeltasForSnapshot=2",
     )
     settings = core_app.core_settings(sets)
@@ -48,15 +52,30 @@ SCRIPT = dedent("""
 """)
 
 
-@pytest.mark.long
-def test_a_query_waits_for_the_upload_of_its_state_and_goes_on(kafka_bootstrap: str, tmp_path: Path) -> None:
+def stands_on(bootstrap: str, root: Path, *, every_s: int) -> tuple[list[int], str]:
+    """Return on how many versions each of 120 batches stood, and what was told."""
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, kafka_bootstrap, str(tmp_path / "app"), str(MOST), "120"],
+        [sys.executable, "-c", SCRIPT, bootstrap, str(root), str(MOST), "120", str(every_s)],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2_000:]
-    stands_on = json.loads(ran.stdout.splitlines()[-1])
-    assert len(stands_on) == 120
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert len(found) == 120
+    return found, ran.stderr
+
+
+@pytest.mark.long
+def test_a_query_waits_for_the_upload_of_its_state_and_goes_on(kafka_bootstrap: str, tmp_path: Path) -> None:
+    found, told = stands_on(kafka_bootstrap, tmp_path / "app", every_s=8)
     # It was waited for, and never was there more.
-    assert max(stands_on) == MOST
-    assert "versions of the state stand on the snapshot that was uploaded last" in ran.stderr
+    assert max(found) == MOST
+    assert WAITS in told
+
+
+def test_a_query_asks_for_the_upload_of_its_state_where_the_clock_is_slow(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    found, told = stands_on(kafka_bootstrap, tmp_path / "app", every_s=3_600)
+    assert MOST * 3 // 4 <= max(found) <= MOST
+    assert sum(after < before for before, after in itertools.pairwise(found)) >= 3
+    assert WAITS not in told

@@ -104,6 +104,10 @@ class WaitingTable:
         self._since = 0.0
         self._rests_until = self._again_at = 0.0
         self._writes = 0
+        #: Whether somebody else calls :meth:`tidy`, so that no rows wait until files are gathered.
+        self.is_tidied_beside = False
+        #: Whether :meth:`tidy` should be called.
+        self.is_untidy = False
         #: Why what waits could not be brought in.
         self.failed: MergeFailed | None = None
         #: Tables that are merged into by turns.
@@ -155,7 +159,7 @@ class WaitingTable:
             if self.failed is not None:
                 due = self._again_at
             elif not self.gathers:
-                return 0.0
+                due = self._since  # those first that have waited longest
             else:
                 due = max(self._since + interval_s, min(self._rests_until, self._since + MOST_WAIT_S))
         return due - time.monotonic()
@@ -196,11 +200,30 @@ class WaitingTable:
         took = time.monotonic() - began
         self._rests_until = time.monotonic() + _REST * took * self.beside
 
+    def tidy(self) -> None:
+        """Make few files of many, beside whoever brings in rows; what is in the way is told, and goes on."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        self.is_untidy = False
+        try:
+            table = DeltaTable(str(self._folder))
+        except (DeltaError, OSError) as error:
+            _log.info("files of table %s are not looked at: %s", self.name, error)
+            return
+        self._make_few(table)
+
     def _gather(self, table: DeltaTable) -> None:
         """Make few files of many, now and then: who writes next looks at them all."""
         self._writes += 1
         if self._writes % GATHER_EVERY:
             return
+        if self.is_tidied_beside:
+            self.is_untidy = True
+        else:
+            self._make_few(table)
+
+    def _make_few(self, table: DeltaTable) -> None:
         try:
             gather(table, self._folder, many=self._many_files, in_order=self._upsert is None)
         except Exception as error:
@@ -359,9 +382,16 @@ class MergedTable(WaitingTable):
         self._gather(self._delta)
 
 
+#: What is to be done next, in how many seconds (none wait: infinite), and how.
+Work = tuple[float, Callable[[], None]]
+
+
 @dataclass
 class Merger:
     """Brings rows into tables behind the batches; to be closed.
+
+    A thread appends, and another merges and gathers files: these take seconds, for which rows of other
+    tables do not wait.
 
     Attributes:
         tables: The tables.
@@ -371,7 +401,7 @@ class Merger:
     tables: Sequence[WaitingTable]
     interval_s: float
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _thread: threading.Thread | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -384,12 +414,9 @@ class Merger:
         if not self.interval_s:
             return
         with self._changed:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=belonging(self._run), name="millrace-merges", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify()
+            if not self._threads and not self._is_closed:
+                self._start()
+            self._changed.notify_all()
 
     def flush(self) -> None:
         """Bring in all that waits, now.
@@ -402,14 +429,18 @@ class Merger:
                 all_of_them.callback(table.merge)
 
     def close(self) -> None:
-        """Bring in all that waits, and end the thread."""
+        """Bring in all that waits, and end the threads."""
+        self.end()
+        self.flush()
+
+    def end(self) -> None:
+        """End the threads; what waits waits on."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.flush()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -417,19 +448,42 @@ class Merger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self) -> None:
-        while table := self._next():
-            with contextlib.suppress(MergeFailed):  # the next batch tries it again, and fails if that does
-                table.merge()
+    def _start(self) -> None:
+        for table in self.tables:
+            table.is_tidied_beside = not table.gathers
+        for name, find in (("millrace-appends", self._appends), ("millrace-merges", self._merges)):
+            thread = threading.Thread(target=belonging(partial(self._run, find)), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
-    def _next(self) -> WaitingTable | None:
-        """Wait for a table whose time has come; ``None``: it is closed."""
+    def _appends(self) -> Iterator[Work]:
+        """Yield what tables wait for that are appended to."""
+        for table in self.tables:
+            if not table.gathers:
+                yield table.due_in_s(self.interval_s), table.merge
+
+    def _merges(self) -> Iterator[Work]:
+        """Yield what tables wait for that are merged into, and whose files are to be gathered."""
+        for table in self.tables:
+            if table.gathers:
+                yield table.due_in_s(self.interval_s), table.merge
+            elif table.is_untidy:
+                yield 0.0, table.tidy
+
+    def _run(self, find: Callable[[], Iterator[Work]]) -> None:
+        while work := self._next(find):
+            with contextlib.suppress(MergeFailed):  # the next batch tries it again, and fails if that does
+                work()
+            with self._changed:
+                self._changed.notify_all()  # files may be to be gathered now
+
+    def _next(self, find: Callable[[], Iterator[Work]]) -> Callable[[], None] | None:
+        """Wait for something whose time has come; ``None``: it is closed."""
         with self._changed:
             while not self._is_closed:
-                due = [(table.due_in_s(self.interval_s), place) for place, table in enumerate(self.tables)]
-                wait_s, place = min(due, default=(math.inf, 0))
-                if wait_s <= 0:
-                    return self.tables[place]
+                wait_s, work = min(find(), key=lambda one: one[0], default=(math.inf, None))
+                if work is not None and wait_s <= 0:
+                    return work
                 self._changed.wait(None if math.isinf(wait_s) else wait_s)
             return None
 

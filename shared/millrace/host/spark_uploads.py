@@ -4,6 +4,9 @@ Each changelog of Spark's state store begins with the versions that it stands on
 was uploaded last, as text of at most 64 KiB: about 820 versions, one for each batch. The batch after that
 cannot be written, nor can it after a restart. Snapshots are uploaded in the background, once a minute:
 batches of less than 75 ms, or uploads that take minutes, get there. So the query waits for the upload before.
+
+With a local master uploads can be asked for. So they are made less often by the clock, since each may be the
+whole state, and sooner where batches are quick.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 #: A version may stand on so many others since the last snapshot that was uploaded.
 MOST_VERSIONS: Final = 780
+#: Of so many of them uploads are asked for after as many versions, and again after so many more.
+_ASK_AT: Final = 0.75
+_AGAIN_AFTER: Final = 0.04
 _LOOK_S: Final = 0.25
 _TELL_S: Final = 60.0
 
@@ -36,6 +42,7 @@ class AwaitingUploads:
         state: The folder ``state`` of the query's checkpoint.
         stop: When set, nothing is waited for.
         most: Versions that may have come since the last snapshot that was uploaded.
+        ask: Has what is there uploaded, in the background; ``None``: that cannot be asked for.
     """
 
     def __init__(
@@ -45,15 +52,29 @@ class AwaitingUploads:
         stop: threading.Event | None = None,
         *,
         most: int = MOST_VERSIONS,
+        ask: Callable[[], None] | None = None,
     ) -> None:
-        self._write, self._state, self._stop, self._most = write, state, stop, most
-        self._uploaded = -math.inf
+        self._write, self._state, self._stop, self._most, self._ask = write, state, stop, most, ask
+        self._uploaded = self._asked = -math.inf
 
     def __call__(self, batch: Any, batch_id: int) -> None:
         """Write one batch."""
         self._write(batch, batch_id)
-        if batch_id + 1 - self._uploaded >= self._most:
-            self._wait(batch_id + 1)
+        version = batch_id + 1
+        if self._ask is not None and self._is_time(version):
+            self._uploaded = uploaded(self._state)
+            if self._is_time(version):
+                self._asked = version
+                self._ask()
+        if version - self._uploaded >= self._most:
+            self._wait(version)
+
+    def _is_time(self, version: int) -> bool:
+        """Return whether uploads are to be asked for."""
+        return (
+            version - self._uploaded >= self._most * _ASK_AT
+            and version - self._asked >= self._most * _AGAIN_AFTER
+        )
 
     def _wait(self, version: int) -> None:
         """Wait until the versions since the last snapshot are few enough."""
@@ -65,6 +86,8 @@ class AwaitingUploads:
                 return
             if time.monotonic() - told >= _TELL_S:
                 told = time.monotonic()
+                if self._ask is not None:
+                    self._ask()
                 log.warning(
                     "%d versions of the state stand on the snapshot that was uploaded last, and Spark can "
                     "name no more than some 800: the query waits for the next upload "
@@ -72,6 +95,43 @@ class AwaitingUploads:
                     int(behind),
                 )
             (self._stop or threading.Event()).wait(_LOOK_S)
+
+
+def uploads_of(spark: SparkSession) -> Callable[[], None] | None:
+    """Return what has the state stores of this process upload their newest snapshots, in the background.
+
+    Spark does it by the clock alone, and has no other way to it than a function of its own.
+
+    Args:
+        spark: The session; its master is local.
+
+    Returns:
+        The function; ``None`` where this PySpark has none, or there is no JVM to ask.
+    """
+    try:
+        jvm = spark._jvm  # type: ignore[attr-defined]
+        name = "org.apache.spark.sql.execution.streaming.state.StateStore"
+        stores = jvm.java.lang.Class.forName(f"{name}$")
+        of_all = stores.getField("MODULE$").get(None)
+        conf = getattr(jvm, f"{name}Conf").apply(spark._jsparkSession.sessionState().conf())  # type: ignore[attr-defined]
+        new_array = spark.sparkContext._gateway.new_array  # type: ignore[union-attr]
+        types = new_array(jvm.java.lang.Class, 1)
+        types[0] = conf.getClass()
+        upload = stores.getDeclaredMethod("doMaintenance", types)
+        upload.setAccessible(True)
+        given = new_array(jvm.java.lang.Object, 1)
+        given[0] = conf
+    except Exception as error:  # whichever of another PySpark's
+        log.info("uploads of state are made by the clock alone: %s", error)
+        return None
+
+    def ask() -> None:
+        try:
+            upload.invoke(of_all, given)
+        except Exception as error:
+            log.warning("the state's upload could not be asked for, and comes by the clock: %s", error)
+
+    return ask
 
 
 def uploaded(state: Path) -> float:

@@ -87,6 +87,15 @@ STATION_DEFAULTS: dict[str, Default] = {
     ),
 }
 
+#: Of a station that can ask for uploads of its state.
+ASKED_DEFAULTS: dict[str, Default] = {
+    f"{_STATE}.maintenanceInterval": Default(
+        "150s",
+        "with random keys all of a large state's files are sorted anew within a minute (the default), and "
+        "uploaded again; quick batches ask for uploads before",
+    ),
+}
+
 #: Only with a local master: the checkpoint is on a local disk, workers are on this machine.
 LOCAL_DEFAULTS: dict[str, Default] = {
     "spark.sql.streaming.checkpointFileManagerClass": Default(

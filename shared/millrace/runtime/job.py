@@ -22,7 +22,7 @@ from millrace.errors import MillraceError, UserError
 from millrace.host.spark_clock import clock_settings_for
 from millrace.host.spark_input import Plan
 from millrace.host.spark_partitions import PARTITIONS_CONF
-from millrace.host.spark_uploads import AwaitingUploads
+from millrace.host.spark_uploads import AwaitingUploads, uploads_of
 from millrace.host.system import Drain, Idle, SystemMessage, Wake
 from millrace.local.belonging import belonging, belonging_to
 from millrace.local.stopping import stop_signals
@@ -35,7 +35,7 @@ from millrace.runtime.apps import App, app_version, with_output_suffix
 from millrace.runtime.clock_files import keep_settings, write_status
 from millrace.runtime.clocks import ControlTopic, Offsets, Progress, Silence, Ticker, progress_of
 from millrace.runtime.contract import check_contract, owned, refuse_older
-from millrace.runtime.defaults import STATION_DEFAULTS
+from millrace.runtime.defaults import ASKED_DEFAULTS, STATION_DEFAULTS
 from millrace.runtime.monitor import QueryMonitor, listener
 from millrace.runtime.plans import Backlog, Choice, choose, is_short, settled, settled_what
 from millrace.runtime.session import spark_metrics, spark_session
@@ -448,7 +448,8 @@ class Job:
         if end is None:
             spark.streams.addListener(listener(self._monitor))
         checkpoint = self.settings.storage.path("checkpoint")
-        write = AwaitingUploads(router, Path(checkpoint) / "state", self._stop)
+        ask = self._uploads(spark)
+        write = AwaitingUploads(router, Path(checkpoint) / "state", self._stop, ask=ask)
         writer = (
             outputs.stream.raw.writeStream.queryName(self.app.name)
             .option("checkpointLocation", checkpoint)
@@ -461,6 +462,17 @@ class Job:
             writer = writer.trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
         with clock_settings_for(spark, epochs):
             return writer.start()
+
+    def _uploads(self, spark: SparkSession) -> Callable[[], None] | None:
+        """Return what has the state uploaded, where that can be asked for; then the clock may be slow."""
+        if not self.settings.spark.master.startswith("local"):
+            return None
+        ask = uploads_of(spark)
+        if ask is not None and self._stations() is not None:
+            for name, default in ASKED_DEFAULTS.items():
+                if spark.conf.get(name, None) is None:
+                    spark.conf.set(name, default.value)
+        return ask
 
     def _refuse_drained(self) -> None:
         """Refuse a checkpoint whose timers have fired as at the end of time, or have begun to.

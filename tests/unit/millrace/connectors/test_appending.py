@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,7 +25,9 @@ from millrace.connectors.gathering import as_columns
 from millrace.connectors.merging import (
     GATHER_EVERY,
     AppendedTable,
+    MergedTable,
     MergeFailed,
+    Merger,
     open_with_waiting,
     waiting_files,
 )
@@ -112,6 +115,108 @@ def test_a_table_that_is_appended_to_stays_at_few_files_in_the_order_of_writing(
     again.write(batch(Session("a", 119, 1, 1)), 119)  # it is there already
     again.close()
     assert sum(rows(tmp_path).values()) == 240
+
+
+@pytest.mark.parametrize("at_work", ["merge", "gather"])
+def test_rows_are_appended_while_others_are_merged_or_files_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_work: str
+) -> None:
+    """Both take seconds of large tables."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold(*given: Any, **named: Any) -> int:
+        began.set()
+        assert may_end.wait(20)
+        return 0
+
+    if at_work == "merge":
+        monkeypatch.setattr(MergedTable, "_bring", hold)
+    else:
+        monkeypatch.setattr(merging, "gather", hold)
+        monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+    into = writer(tmp_path, interval_s=0.01 if at_work == "merge" else NEVER)
+    for number in range(2):
+        into.write(batch(Session("a", number, 1, 10)), number)
+    assert began.wait(20)
+    for number in range(2, 9):
+        into.write(batch(Session("a", number, 1, 10)), number)
+    until(lambda: not waits(tmp_path))
+    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(9)}
+    may_end.set()
+    into.close()
+    assert threads() == []
+
+
+def test_of_tables_that_wait_the_one_that_has_waited_longest_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where appends are slower than batches, no table waits for ever behind another."""
+    tables = [
+        AppendedTable(n, str(tmp_path / n), lambda: None, "a", keeps=True)  # type: ignore[arg-type, return-value]
+        for n in "abc"
+    ]
+    brought: list[str] = []
+    merger = Merger(tables, NEVER)
+    more = iter(range(30))
+
+    def bring(table: AppendedTable, batches: Any, app_id: str) -> None:
+        brought.append(table.name)
+        for number, other in zip(more, tables[:2], strict=False):  # the next batch is quicker than an append
+            other.add(pa.table({"n": [number]}), 10 + number)
+
+    monkeypatch.setattr(AppendedTable, "_open", lambda _: None)
+    monkeypatch.setattr(AppendedTable, "prepare", lambda _: None)
+    monkeypatch.setattr(AppendedTable, "_bring", bring)
+    for number, table in enumerate(tables):
+        (tmp_path / table.name).mkdir()
+        table.add(pa.table({"n": [number]}), number)
+    merger.told()
+    until(lambda: "c" in brought and not next(more, None))
+    merger.close()
+    assert brought.index("c") == 2
+
+
+def test_files_are_gathered_beside_appends_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AppendedTable, "_many_files", 6)
+    monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+    into = writer(tmp_path)
+    made = 0
+    for number in range(60):
+        into.write(batch(Session("a", number, 1, 1), Session("b", number, 1, 1)), number)
+        if number % 3 == 0:
+            until(lambda: not waits(tmp_path))
+        made = max(made, len([*(tmp_path / "events").glob("gathered-*.parquet")]))
+    until(lambda: len(DeltaTable(str(tmp_path / "events")).file_uris()) < 30)
+    into.close()
+    assert made > 2
+    assert rows(tmp_path) == {(user, number, 1): 1 for number in range(60) for user in "ab"}
+    found = DeltaReader(tmp_path / "events", lambda: 0)
+    assert found.latest(500, ["n"])["n"].to_pylist() == [number for number in range(60) for _ in "ab"]
+    assert DeltaTable(str(tmp_path / "events")).transaction_version("a:events") == 59
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), OverflowError("date value out of range")])
+def test_gathering_beside_appends_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tried = []
+
+    def fail(*_: Any, **__: Any) -> int:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(merging, "gather", fail)
+    monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+    into = writer(tmp_path)
+    for number in range(8):
+        into.write(batch(Session("a", number, 1, 1)), number)
+        until(lambda: not waits(tmp_path))
+        until(lambda: len(tried) >= number // 2)  # noqa: B023
+    into.close()
+    assert len(tried) >= 3
+    assert sum(rows(tmp_path).values()) == 8
 
 
 def test_without_an_interval_a_batch_is_in_the_table_when_it_is_done(tmp_path: Path) -> None:

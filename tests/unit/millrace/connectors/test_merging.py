@@ -41,12 +41,7 @@ def writer(folder: Path, interval_s: float = NEVER, app_id: str = "a") -> Driver
 
 def cut_off(one: DriverWriter) -> None:
     """End as a killed process does: the thread is gone, nothing more is merged."""
-    merger = one._merger
-    with merger._changed:
-        merger._is_closed = True
-        merger._changed.notify()
-    if merger._thread is not None:
-        merger._thread.join()
+    one._merger.end()
 
 
 def waits(folder: Path) -> list[str]:
@@ -54,7 +49,7 @@ def waits(folder: Path) -> list[str]:
 
 
 def threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("millrace-merges")]
+    return [t.name for t in threading.enumerate() if t.name.startswith(("millrace-merges", "millrace-appends"))]
 
 
 def version(folder: Path) -> int:

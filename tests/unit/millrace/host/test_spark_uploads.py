@@ -74,6 +74,38 @@ def test_a_batch_that_is_far_from_the_last_snapshot_waits_for_the_next(
     assert looks == 2  # version 8 stands on 4
 
 
+def test_uploads_are_asked_for_before_the_query_would_wait(tmp_path: Path) -> None:
+    store = Store(tmp_path / "0" / "0")
+    asked: list[int] = []
+    done: list[int] = []
+    comes = {81: 79, 157: 150}  # batch → the snapshot that is there behind it
+
+    def write(_: object, batch: int) -> None:
+        done.append(batch)
+        store.put(batch + 1)
+        if batch in comes:
+            store.put(comes[batch], "zip")
+
+    stopped = threading.Event()
+    stopped.set()
+    query = AwaitingUploads(write, tmp_path, stopped, most=100, ask=lambda: asked.append(done[-1] + 1))
+    for batch in range(235):
+        query(None, batch)
+    # Each 4 versions until there is one; then after 75 since that.
+    assert asked == [75, 79, 154, 225, 229, 233]
+
+
+def test_without_many_versions_nothing_is_asked_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "0" / "0")
+    for version in range(1, 75):
+        store.put(version)
+    asked: list[int] = []
+    query = AwaitingUploads(lambda *_: None, tmp_path, most=100, ask=lambda: asked.append(1))
+    for batch in range(74):
+        query(None, batch)
+    assert asked == []
+
+
 @pytest.mark.timeout(20)
 def test_no_store_none_that_is_stopped_and_none_that_begins_anew_waits(tmp_path: Path) -> None:
     written: list[int] = []
