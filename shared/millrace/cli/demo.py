@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.options import Format, Shape
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from millrace.console.live import LiveView
     from millrace.console.report import Check
     from millrace.demo import DemoOptions, DemoSpec
     from millrace.runtime.apps import App
@@ -44,6 +47,7 @@ def demo(
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="The dashboard's; default 8600 if it is free.")
     ] = None,
+    shape: Shape = Format.table,
 ) -> None:
     """Run APP on a real stream for a while, and check what it wrote against what was sent.
 
@@ -51,7 +55,8 @@ def demo(
     ends unasked is started again.
 
     A check that finds nothing to compare does not hold: what is shorter than a minute may have too little. Of
-    what is seldom a run that sends less than by default only says so.
+    what is seldom a run that sends less than by default only says so. As JSON the checks are on standard
+    output, and what goes on meanwhile on standard error.
 
     Exit codes: 0 all checks hold, 1 one does not or the run failed, 2 something you can put right.
     """
@@ -68,9 +73,9 @@ def demo(
         overrides or (),
     )
     if several:
-        _together(name, options, _port(port) if dashboard else None)
+        _together(name, options, _port(port) if dashboard else None, shape)
     else:
-        _alone(name, options)
+        _alone(name, options, shape)
 
 
 def _seconds(duration: str) -> float:
@@ -94,6 +99,15 @@ def _port(given: int | None) -> int:
     return DEFAULT_PORT if is_free(DEFAULT_PORT) else 0
 
 
+def _view(title: str, shape: Format) -> LiveView:
+    """Return where a run is shown."""
+    from rich.console import Console
+
+    from millrace.console.live import LiveView
+
+    return LiveView(title, Console(stderr=True, highlight=False) if shape is Format.json else None)
+
+
 def _spec(name: str) -> tuple[App, DemoSpec]:
     from millrace.errors import UserError
     from millrace.runtime.apps import load_app
@@ -105,9 +119,8 @@ def _spec(name: str) -> tuple[App, DemoSpec]:
     return application, getattr(importlib.import_module(module), attribute)
 
 
-def _together(name: str, options: DemoOptions, port: int | None) -> None:
+def _together(name: str, options: DemoOptions, port: int | None, shape: Format) -> None:
     """Run the demos of several apps at once."""
-    from millrace.console.live import LiveView
     from millrace.demo_together import ALL, Member, run_together
     from millrace.local.home import demo_path
     from millrace.runtime.apps import load_app
@@ -121,17 +134,20 @@ def _together(name: str, options: DemoOptions, port: int | None) -> None:
     members = [Member(*_spec(one)) for one in names]
     quick_check()
     began = time.monotonic()
-    with LiveView(f"millrace demo {name}") as view:
+    with _view(f"millrace demo {name}", shape) as view:
         became = run_together(members, options, view, dashboard_port=port)
-    more = [f"{one}: first result after {seconds:.0f} s" for one, seconds in became.first_results_s.items()]
-    more += [f"{one}: started again {times} times" for one, times in became.restarts.items() if times]
     checked = {member.app.name: (member.spec, became.checks[member.app.name]) for member in members}
-    _tell(checked, options, began, demo_path(ALL).parent, more)
+    if shape is Format.json:
+        more = {"first_results_s": became.first_results_s, "restarts": became.restarts}
+        _give(checked, options, began, demo_path(ALL).parent, more)
+        return
+    lines = [f"{one}: first result after {seconds:.0f} s" for one, seconds in became.first_results_s.items()]
+    lines += [f"{one}: started again {times} times" for one, times in became.restarts.items() if times]
+    _tell(checked, options, began, demo_path(ALL).parent, lines)
 
 
-def _alone(name: str, options: DemoOptions) -> None:
+def _alone(name: str, options: DemoOptions, shape: Format) -> None:
     """Run the demo of one app."""
-    from millrace.console.live import LiveView
     from millrace.demo import demo_settings, run_demo
     from millrace.local.home import demo_path
     from millrace.runtime.doctor import quick_check
@@ -141,9 +157,10 @@ def _alone(name: str, options: DemoOptions) -> None:
     demo_settings(application, spec, options, demo_path(name), "127.0.0.1:1", "")
     quick_check()
     began = time.monotonic()
-    with LiveView(f"millrace demo {name}") as view:
+    with _view(f"millrace demo {name}", shape) as view:
         checks = run_demo(application, spec, options, view)
-    _tell({name: (spec, checks)}, options, began, demo_path(name))
+    tell = _give if shape is Format.json else _tell
+    tell({name: (spec, checks)}, options, began, demo_path(name))
 
 
 def _tell(
@@ -167,7 +184,6 @@ def _tell(
     """
     from millrace.console.report import NOTHING, print_checks
     from millrace.demo import verdict_of
-    from millrace.errors import ChecksFailed
 
     wrong: list[str] = []
     empty: list[str] = []
@@ -183,6 +199,42 @@ def _tell(
     typer.echo(f"tables, ledger and logs: {folder}")
     said = "CHECKS FAILED" if wrong or empty else "all checks hold"
     typer.echo(f"{said} after {time.monotonic() - began:.0f} s")
+    _judge(wrong, empty)
+
+
+def _give(
+    checked: Mapping[str, tuple[DemoSpec, Sequence[Check]]],
+    options: DemoOptions,
+    began: float,
+    folder: Path,
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Give as JSON what the checks of demos have found; the arguments are those of :func:`_tell`."""
+    from millrace.demo import verdict_of
+    from millrace.operations.report import as_json
+
+    found = {name: verdict_of(checks, options, spec.seldom) for name, (spec, checks) in checked.items()}
+    report = {
+        "holds": all(verdict.holds for verdict in found.values()),
+        "seconds": round(time.monotonic() - began, 1),
+        "folder": folder,
+        **(more or {}),
+        "apps": {
+            name: {"holds": found[name].holds, **found[name]._asdict(), "checks": checks}
+            for name, (_, checks) in checked.items()
+        },
+    }
+    typer.echo(as_json(report))
+    _judge(
+        [f"{name}: {check}" for name, verdict in found.items() for check in verdict.wrong],
+        [f"{name}: {check}" for name, verdict in found.items() for check in verdict.empty],
+    )
+
+
+def _judge(wrong: Sequence[str], empty: Sequence[str]) -> None:
+    from millrace.console.report import NOTHING
+    from millrace.errors import ChecksFailed
+
     if wrong:
         raise ChecksFailed(f"what was written is not what was sent: {'; '.join(wrong)}")
     if empty:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from millrace import demo
-from millrace.cli.demo import _tell
+from millrace.cli.demo import _give, _tell
 from millrace.console.report import Check, equal
 from millrace.demo import DemoOptions, verdict_of
 from millrace.errors import ChecksFailed
@@ -138,3 +140,31 @@ def test_one_demo_and_several_tell_the_same_of_their_checks(
     ]  # fmt: skip
     seldom = "so small a run has nothing to compare for: wonders"
     assert (seldom in out) == (options is SMALL and NONE_SELDOM in checks["fraud"])
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    ("checks", "options", "holds"),
+    [([HOLDS], WHOLE, True), ([WRONG], WHOLE, False), ([NONE_OFTEN], SMALL, False), ([], WHOLE, False),
+     ([HOLDS, NONE_SELDOM], SMALL, True), ([HOLDS, NONE_SELDOM], WHOLE, False)],
+)  # fmt: skip
+def test_as_json_the_same_is_said(
+    checks: list[Check],
+    options: DemoOptions,
+    holds: bool,
+    several: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checked: Any = {"fraud": (SPEC, checks)} | ({"iot": (SPEC, [HOLDS])} if several else {})
+    with nullcontext() if holds else pytest.raises(ChecksFailed):
+        _give(checked, options, time.monotonic(), Path("/there"), {"restarts": {"iot": 1}} if several else {})
+    told = json.loads(capsys.readouterr().out)
+    assert (told["holds"], told["folder"], told["seconds"]) == (holds, "/there", 0.0)
+    assert told.get("restarts") == ({"iot": 1} if several else None)
+    found = told["apps"]["fraud"]
+    assert (found["holds"], list(told["apps"])) == (holds, ["fraud", "iot"] if several else ["fraud"])
+    assert [(one["name"], one["ok"], one["compared"]) for one in found["checks"]] == [
+        (check.name, check.ok, check.compared) for check in checks
+    ]
+    verdict = verdict_of(checks, options, SPEC.seldom)
+    assert [found[name] for name in ("wrong", "empty", "seldom")] == [*verdict]

@@ -71,6 +71,36 @@ def test_a_station_makes_snapshots_of_its_state_less_often_unless_told_otherwise
 
 
 @pytest.mark.parametrize(
+    ("plan", "master", "own", "can", "asks", "interval"),
+    [
+        ("station", "local[2]", None, True, True, "150s"),
+        ("station", "local[2]", "20s", True, True, "20s"),
+        ("station", "local[2]", None, False, False, None),  # a PySpark that cannot be asked
+        ("station", "spark://host:7077", None, True, False, None),  # the state is in other processes
+        ("chain", "local[2]", None, True, True, None),
+    ],
+)
+def test_where_uploads_of_state_can_be_asked_for_a_station_has_few_by_the_clock(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: str,
+    master: str,
+    own: str | None,
+    can: bool,
+    asks: bool,
+    interval: str | None,
+) -> None:
+    name = "spark.sql.streaming.stateStore.maintenanceInterval"
+    said = {} if own is None else {name: own}
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=said.get, set=said.__setitem__))
+    monkeypatch.setattr(job_module, "uploads_of", lambda of: (lambda: None) if can else None)
+    running = job(tmp_path, until_end=False, drain=False)
+    monkeypatch.setattr(running, "_stations", lambda: 1 if plan == "station" else None)
+    monkeypatch.setattr(running.settings.spark, "master", master)
+    assert (running._uploads(spark) is not None, said.get(name)) == (asks, interval)
+
+
+@pytest.mark.parametrize(
     ("message", "available", "active", "working"),
     [
         ("Initializing sources", False, True, True),
