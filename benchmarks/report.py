@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from millrace.local.python_build import is_optimised
 from millrace.operations import report as files
 from millrace.runtime.redaction import redact_text
 from millrace_apps.benchmarks.machine import before, condition
@@ -26,7 +27,8 @@ def machine() -> dict[str, Any]:
     Returns:
         Among others ``load_before`` and ``load_after`` (at the end the load is also the benchmark's own),
         ``speed`` and ``speed_after``: millions of additions per second in a plain Python loop, see
-        :func:`millrace_apps.benchmarks.machine.speed`.
+        :func:`millrace_apps.benchmarks.machine.speed`; ``python_optimised``: how Python was built, see
+        :mod:`millrace.local.python_build`.
     """
     began, ended = before(), condition()
     return {
@@ -34,6 +36,7 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "platform": platform.platform(),
         "python": platform.python_version(),
+        "python_optimised": is_optimised(),
         "pyspark": version("pyspark"),
         "load_before": began.load,
         "load_after": ended.load,

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence  # noqa: UP035 - see the module's docstring
@@ -54,6 +55,13 @@ def check_python(version: Sequence[int], executable: str) -> str:
             f"Python {wanted} or newer is needed, {executable} is {text}: make setup PYTHON=python{wanted}"
         )
     return text
+
+
+def is_slow(told: Mapping[str, object]) -> bool:
+    """Return whether a Python says that it was built without optimisations (millrace.local.python_build)."""
+    arguments = str(told.get("CONFIG_ARGS") or "")
+    is_told = bool(arguments) and "--enable-optimizations" not in arguments
+    return is_told and bool(told.get("PGO_PROF_USE_FLAG"))
 
 
 def check_java(environ: Mapping[str, str]) -> str:
@@ -266,6 +274,9 @@ def set_up(env: Environment) -> None:
     with step(1, "Python and Java"):
         python = check_python(sys.version_info[:3], sys.executable)
         say(f"      Python {python}, Java {check_java(os.environ)}")
+        if is_slow(sysconfig.get_config_vars()):
+            say("      This Python was built without its optimisations: up to half as slow again as others.")
+            say("      With another one, the system's say: make setup PYTHON=/usr/bin/python3")
     with step(2, "virtual environment"):
         make_environment(env)
     with env.changing():

@@ -522,17 +522,21 @@ MUTANTS: Final = (
         "            version - self._uploaded >= self._most * _ASK_AT\n",
         "            version - self._uploaded > self._most\n",
         "a query need not wait for its uploads",
-        ("tests/unit/millrace/host/test_spark_uploads.py"
-         "::test_uploads_are_asked_for_before_the_query_would_wait",),
+        (
+            "tests/unit/millrace/host/test_spark_uploads.py"
+            "::test_uploads_are_asked_for_before_the_query_would_wait",
+        ),
     ),
     Mutant(
         "uploads: a station in other processes has few by the clock",
         "shared/millrace/runtime/job.py",
-        '        if not self.settings.spark.master.startswith("local"):\n            return None\n        ask',
-        "        ask",
+        '        if not self.settings.spark.master.startswith("local"):\n            return None\n',
+        "",
         "where uploads cannot be asked for they come by the clock",
-        (f"{_RUNTIME}/test_job.py"
-         "::test_where_uploads_of_state_can_be_asked_for_a_station_has_few_by_the_clock",),
+        (
+            f"{_RUNTIME}/test_job.py"
+            "::test_where_uploads_of_state_can_be_asked_for_a_station_has_few_by_the_clock",
+        ),
     ),
     Mutant(
         "connectors: an append keeps and looks at statistics of all columns",

@@ -219,7 +219,7 @@ class WaitingTable:
         if self._writes % GATHER_EVERY:
             return
         if self.is_tidied_beside:
-            self.is_untidy = True
+            self.is_untidy = len(table.file_uris()) > self._many_files
         else:
             self._make_few(table)
 

@@ -113,7 +113,8 @@ def uploads_of(spark: SparkSession) -> Callable[[], None] | None:
         name = "org.apache.spark.sql.execution.streaming.state.StateStore"
         stores = jvm.java.lang.Class.forName(f"{name}$")
         of_all = stores.getField("MODULE$").get(None)
-        conf = getattr(jvm, f"{name}Conf").apply(spark._jsparkSession.sessionState().conf())  # type: ignore[attr-defined]
+        session = spark._jsparkSession  # type: ignore[attr-defined]  # noqa: SLF001
+        conf = getattr(jvm, f"{name}Conf").apply(session.sessionState().conf())
         new_array = spark.sparkContext._gateway.new_array  # type: ignore[union-attr]
         types = new_array(jvm.java.lang.Class, 1)
         types[0] = conf.getClass()

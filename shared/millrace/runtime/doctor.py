@@ -21,6 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 from millrace.errors import MillraceError
 from millrace.local.java_check import TESTED_VERSIONS, check_java
+from millrace.local.python_build import is_optimised
 from millrace.runtime.redaction import redact_text
 
 __all__ = ["Finding", "Machine", "quick_check", "refused", "run_checks"]
@@ -67,6 +68,7 @@ class Machine:
         key_file: The file of the keys that state is encrypted with, if one is configured.
         config: The settings file, if there may be one.
         python: Version of Python.
+        optimised: Whether it was built with its optimisations.
         available_memory: Bytes free for new processes, if known.
     """
 
@@ -77,6 +79,7 @@ class Machine:
     key_file: str | None = None
     config: Path | None = None
     python: tuple[int, int, int] = sys.version_info[:3]
+    optimised: bool = field(default_factory=is_optimised)
     available_memory: int | None = None
 
 
@@ -147,6 +150,14 @@ def _python(machine: Machine) -> Finding:
     version = ".".join(map(str, machine.python))
     if machine.python < (3, 11):
         return Finding("Python", "broken", f"{version}, too old", "install Python 3.11 or newer")
+    if not machine.optimised:
+        return Finding(
+            "Python",
+            "warning",
+            f"{version}, built without optimisations: up to half as slow again ({sys.executable})",
+            "for speed take a distribution's or uv's Python, or build it anew, with pyenv by "
+            f"PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto' pyenv install --force {version}",
+        )
     return Finding("Python", "ok", f"{version} ({sys.executable})")
 
 

@@ -134,6 +134,7 @@ def test_rows_are_appended_while_others_are_merged_or_files_are_gathered(
     else:
         monkeypatch.setattr(merging, "gather", hold)
         monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+        monkeypatch.setattr(AppendedTable, "_many_files", 1)
     into = writer(tmp_path, interval_s=0.01 if at_work == "merge" else NEVER)
     for number in range(2):
         into.write(batch(Session("a", number, 1, 10)), number)
@@ -209,6 +210,7 @@ def test_gathering_beside_appends_that_fails_is_tried_again(
 
     monkeypatch.setattr(merging, "gather", fail)
     monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+    monkeypatch.setattr(AppendedTable, "_many_files", 0)
     into = writer(tmp_path)
     for number in range(8):
         into.write(batch(Session("a", number, 1, 1)), number)

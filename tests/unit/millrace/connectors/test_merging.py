@@ -49,7 +49,9 @@ def waits(folder: Path) -> list[str]:
 
 
 def threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith(("millrace-merges", "millrace-appends"))]
+    return [
+        t.name for t in threading.enumerate() if t.name.startswith(("millrace-merges", "millrace-appends"))
+    ]
 
 
 def version(folder: Path) -> int:

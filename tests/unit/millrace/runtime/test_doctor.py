@@ -139,6 +139,11 @@ class TestMachine:
     def test_old_python_is_broken(self) -> None:
         assert finding("Python", Machine(python=(3, 10, 4))).status == "broken"
 
+    @pytest.mark.parametrize(("optimised", "status"), [(True, "ok"), (False, "warning")])
+    def test_a_python_without_optimisations_is_told(self, optimised: bool, status: str) -> None:
+        found = finding("Python", Machine(python=(3, 11, 7), optimised=optimised))
+        assert (found.status, "--enable-optimizations" in found.advice) == (status, not optimised)
+
     @pytest.mark.parametrize(("gigabytes", "status"), [(3.9, "warning"), (4.1, "ok")])
     def test_little_memory_is_a_warning(self, gigabytes: float, status: str) -> None:
         machine = Machine(available_memory=int(gigabytes * 1024**3))
