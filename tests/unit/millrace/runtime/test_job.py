@@ -94,9 +94,9 @@ def test_where_uploads_of_state_can_be_asked_for_a_station_has_few_by_the_clock(
     said = {} if own is None else {name: own}
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=said.get, set=said.__setitem__))
     monkeypatch.setattr(job_module, "uploads_of", lambda of: (lambda: None) if can else None)
-    running = job(tmp_path, until_end=False, drain=False)
+    sets = ["kafka.bootstrap=localhost:1", f"storage.root={tmp_path}", f"spark.master={master}"]
+    running = Job(load_app("fraud"), load_settings(FraudSettings, app="fraud", overrides=sets))
     monkeypatch.setattr(running, "_stations", lambda: 1 if plan == "station" else None)
-    monkeypatch.setattr(running.settings.spark, "master", master)
     assert (running._uploads(spark) is not None, said.get(name)) == (asks, interval)
 
 
