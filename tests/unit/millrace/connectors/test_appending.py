@@ -139,12 +139,14 @@ def test_rows_are_appended_while_others_are_merged_or_files_are_gathered(
     for number in range(2):
         into.write(batch(Session("a", number, 1, 10)), number)
     assert began.wait(20)
-    for number in range(2, 9):
-        into.write(batch(Session("a", number, 1, 10)), number)
-    until(lambda: not waits(tmp_path))
-    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(9)}
-    may_end.set()
-    into.close()
+    try:
+        for number in range(2, 9):
+            into.write(batch(Session("a", number, 1, 10)), number)
+        until(lambda: not waits(tmp_path))
+        assert rows(tmp_path) == {("a", number, 1): 1 for number in range(9)}
+    finally:
+        may_end.set()
+        into.close()
     assert threads() == []
 
 
