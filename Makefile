@@ -17,7 +17,7 @@ help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install everything into .venv and fetch the jars; nothing when done already.
-	@$(PYTHON) scripts/setup.py
+	@$(PYTHON) scripts/setup.py $(if $(filter file,$(origin PYTHON)),--any-python)
 
 demo: setup ## Run an app on a live stream for a minute, or all at once: make demo APP=fraud, APP=all
 	@$(BIN)/millrace demo $(APP)

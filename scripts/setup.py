@@ -64,6 +64,57 @@ def is_slow(told: Mapping[str, object]) -> bool:
     return is_told and bool(told.get("PGO_PROF_USE_FLAG"))
 
 
+#: Run by another Python, says what is asked of it: version, how it was built, that it makes environments.
+_ABOUT = """
+import ensurepip, json, sys, sysconfig, venv
+told = {name: sysconfig.get_config_var(name) for name in ("CONFIG_ARGS", "PGO_PROF_USE_FLAG")}
+print(json.dumps({"version": sys.version_info[:3], "told": told}))
+"""
+#: Where others may stand that the PATH does not name.
+_BESIDE = ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "~/.local/bin")
+_UV_PYTHONS = "~/.local/share/uv/python"
+
+
+def quicker_python(path: str) -> str | None:
+    """Return a Python of this one's version that was built with its optimisations; ``None``: there is none.
+
+    Args:
+        path: Folders to look in first, as in ``PATH``.
+    """
+    name = "python{}.{}".format(*sys.version_info[:2])
+    folders = [*filter(None, path.split(os.pathsep)), *map(os.path.expanduser, _BESIDE)]
+    found = [os.path.join(folder, name) for folder in folders]
+    found += map(str, sorted(Path(_UV_PYTHONS).expanduser().glob(f"*/bin/{name}")))
+    for python in dict.fromkeys(one for one in found if os.access(one, os.X_OK)):
+        command = [python, "-I", "-c", _ABOUT]
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, KeyError):
+            answer = subprocess.run(
+                command, capture_output=True, timeout=30, check=True, env=child_environ()
+            ).stdout
+            about = json.loads(answer)
+            if tuple(about["version"][:2]) == sys.version_info[:2] and not is_slow(about["told"]):
+                return python
+    return None
+
+
+def python_to_use(environ: Mapping[str, str], any_will_do: bool) -> str:
+    """Return the Python that the environment is made of, and say so where it is not this one.
+
+    Args:
+        environ: Environment variables.
+        any_will_do: Whether nobody has named this one.
+    """
+    if not is_slow(sysconfig.get_config_vars()):
+        return sys.executable
+    say(f"      {sys.executable} was built without its optimisations: up to half as slow again as others.")
+    other = quicker_python(environ.get("PATH", "")) if any_will_do else None
+    if other is not None:
+        say(f"      {other} has them, and is taken; make setup PYTHON={sys.executable} takes this one.")
+    elif any_will_do:
+        say("      With another one: make setup PYTHON=/usr/bin/python3")
+    return other or sys.executable
+
+
 def check_java(environ: Mapping[str, str]) -> str:
     """Return the version of the Java that Spark will take, or raise for none or a wrong one."""
     home = environ.get("JAVA_HOME")
@@ -236,14 +287,20 @@ def step(number: int, title: str) -> Iterator[None]:
     say(f"      done in {time.monotonic() - begin:.1f} s")
 
 
-def make_environment(env: Environment) -> None:
-    """Make the virtual environment, or make it anew when it is not usable."""
+def make_environment(env: Environment, any_python: bool = False) -> None:
+    """Make the virtual environment, or make it anew when it is not usable.
+
+    Args:
+        env: The environment.
+        any_python: Whether another Python than this may be taken, which is built better.
+    """
     if env.is_usable():
         return
     if env.folder.exists():
         say("      .venv is unfinished, damaged or moved: made anew")
         shutil.rmtree(env.folder)
-    if not succeeds([sys.executable, "-m", "venv", str(env.folder)], env.root):
+    python = python_to_use(os.environ, any_python)
+    if not succeeds([python, "-m", "venv", str(env.folder)], env.root):
         shutil.rmtree(env.folder, ignore_errors=True)
         raise SetupError(
             "the virtual environment cannot be made: install Python's venv module (python3-venv)"
@@ -266,19 +323,16 @@ def install_packages(env: Environment, with_uv: bool) -> None:
         raise SetupError(f"the Python packages cannot be installed (reason above): {advice}")
 
 
-def set_up(env: Environment) -> None:
-    """Do all steps."""
+def set_up(env: Environment, any_python: bool = False) -> None:
+    """Do all steps; the arguments are those of :func:`make_environment`."""
     begin = time.monotonic()
     say(f"Setting up Millrace in {env.folder}")
     say(f"About {DOWNLOAD_MB} MB to download, less what caches have; {DISK_MB} MB on disk with the caches.")
     with step(1, "Python and Java"):
         python = check_python(sys.version_info[:3], sys.executable)
         say(f"      Python {python}, Java {check_java(os.environ)}")
-        if is_slow(sysconfig.get_config_vars()):
-            say("      This Python was built without its optimisations: up to half as slow again as others.")
-            say("      With another one, the system's say: make setup PYTHON=/usr/bin/python3")
     with step(2, "virtual environment"):
-        make_environment(env)
+        make_environment(env, any_python)
     with env.changing():
         with step(3, "uv, the package installer"):
             with_uv = get_uv(env)
@@ -310,8 +364,13 @@ def alone(root: Path) -> Iterator[None]:
         yield
 
 
-def main(root: Path = ROOT) -> int:
-    """Set up what is not set up yet; return the exit code."""
+def main(root: Path = ROOT, arguments: Sequence[str] = ()) -> int:
+    """Set up what is not set up yet; return the exit code.
+
+    Args:
+        root: The source tree.
+        arguments: ``--any-python``: nobody has named the Python that runs this.
+    """
     try:
         check_python(sys.version_info[:3], sys.executable)
         env = Environment(root)
@@ -319,7 +378,7 @@ def main(root: Path = ROOT) -> int:
             return 0
         with alone(root):
             if not env.is_done():  # the one that we waited for may have done it
-                set_up(env)
+                set_up(env, "--any-python" in arguments)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 2
@@ -330,4 +389,4 @@ def main(root: Path = ROOT) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

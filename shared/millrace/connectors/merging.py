@@ -4,9 +4,9 @@ A batch would wait a tenth of a second until a thousand rows are appended to a t
 files that have rows of its batch: with keys of which every batch has some anywhere, the whole table. Done
 with every batch it costs more than all else that a small batch does, and the more the larger the table is.
 So a batch only leaves a file beside the table (some milliseconds); a thread appends what each left, and
-merges what several left, the last version of each row. The files are there before the batch is committed
-and are removed when their rows are in the table: who begins again after a crash brings in what is found,
-and the table remembers the last batch that it has.
+another merges what several left, the last version of each row. The files are there before the batch is
+committed and are removed when their rows are in the table: who begins again after a crash brings in what is
+found, and the table remembers the last batch that it has.
 """
 
 from __future__ import annotations

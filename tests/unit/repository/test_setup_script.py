@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -82,6 +83,86 @@ def test_an_old_python_can_read_the_script_far_enough_to_be_told() -> None:
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 14, 1)])
 def test_python_from_3_11_will_do(version: tuple[int, int, int]) -> None:
     assert setup.check_python(version, "python") == ".".join(map(str, version))
+
+
+#: What a Python says of how it was built.
+SLOW = {"CONFIG_ARGS": "'--enable-shared'", "PGO_PROF_USE_FLAG": "-fprofile-use"}
+QUICK = {"CONFIG_ARGS": "'--enable-optimizations'", "PGO_PROF_USE_FLAG": "-fprofile-use"}
+
+
+def python_that(path: Path, told: dict[str, str], version: Sequence[int] = sys.version_info[:3]) -> Path:
+    """Return a program that answers what a Python of this build would."""
+    name = "python{}.{}".format(*sys.version_info[:2])
+    said = json.dumps({"version": [*version], "told": told}).replace("'", "'\\''")
+    return executable(path / name, f"echo '{said}'")
+
+
+@pytest.fixture
+def nothing_beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Python stands anywhere that the PATH does not name."""
+    monkeypatch.setattr(setup, "_BESIDE", ())
+    monkeypatch.setattr(setup, "_UV_PYTHONS", str(tmp_path / "uv"))
+
+
+@pytest.mark.usefixtures("nothing_beside")
+def test_the_first_python_of_the_version_that_was_built_with_optimisations_is_the_quicker_one(
+    tmp_path: Path,
+) -> None:
+    name = "python{}.{}".format(*sys.version_info[:2])
+    executable(tmp_path / "torn" / name, "exit 1")
+    executable(tmp_path / "odd" / name, "echo no JSON")
+    python_that(tmp_path / "slow", SLOW)
+    python_that(tmp_path / "other", QUICK, (3, 99, 0))
+    path = os.pathsep.join(str(tmp_path / folder) for folder in ("none", "torn", "odd", "slow", "other", ""))
+    assert setup.quicker_python(path) is None
+    wanted = python_that(tmp_path / "quick", QUICK)
+    python_that(tmp_path / "later", QUICK)
+    found = setup.quicker_python(os.pathsep.join([path, str(tmp_path / "quick"), str(tmp_path / "later")]))
+    assert found == str(wanted)
+
+
+@pytest.mark.usefixtures("nothing_beside")
+def test_pythons_that_uv_has_fetched_are_looked_at(tmp_path: Path) -> None:
+    wanted = python_that(tmp_path / "uv" / "cpython-3.x" / "bin", QUICK)
+    assert setup.quicker_python("") == str(wanted)
+
+
+@pytest.mark.usefixtures("nothing_beside")
+@pytest.mark.parametrize(
+    ("told", "there", "named", "taken", "says"),
+    [
+        (QUICK, True, False, "this", []),
+        (SLOW, True, False, "other", ["was built without", "has them, and is taken"]),
+        (SLOW, True, True, "this", ["was built without"]),  # who names one gets it
+        (SLOW, False, False, "this", ["was built without", "With another one"]),
+    ],
+)
+def test_a_python_without_optimisations_gives_way_to_one_that_has_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    told: dict[str, str],
+    there: bool,
+    named: bool,
+    taken: str,
+    says: list[str],
+) -> None:
+    monkeypatch.setattr(setup.sysconfig, "get_config_vars", lambda: told)
+    other = python_that(tmp_path / "there", QUICK) if there else None
+    found = setup.python_to_use({"PATH": str(tmp_path / "there")}, not named)
+    assert found == (str(other) if taken == "other" else sys.executable)
+    lines = capsys.readouterr().out.splitlines()
+    assert [word in line for word, line in zip(says, lines, strict=True)] == [True] * len(says)
+
+
+@pytest.mark.parametrize(("given", "any_python"), [([], True), (["PYTHON=python3"], False)])
+def test_make_says_whether_somebody_has_named_the_python(given: list[str], any_python: bool) -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+    command = ["make", "--dry-run", "setup", *given]
+    ran = subprocess.run(
+        command, cwd=SCRIPT.parents[1], env=environ, capture_output=True, text=True, check=True
+    )
+    assert ("--any-python" in ran.stdout) is any_python
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "21.0.2+13"])
