@@ -517,6 +517,22 @@ MUTANTS: Final = (
         (f"{_APPENDS}::test_files_are_gathered_beside_appends_and_nothing_is_lost",),
     ),
     Mutant(
+        "connectors: what somebody else has written is not looked at",
+        _MERGING,
+        " or following.exists():\n",
+        ":\n",
+        "a batch that is there is not appended again",
+        (f"{_APPENDS}::test_what_somebody_else_has_written_meanwhile_is_seen_before_each_append",),
+    ),
+    Mutant(
+        "connectors: logs are never cleaned",
+        _MERGING,
+        "            table.cleanup_metadata()\n",
+        "            pass\n",
+        "a log does not grow for ever",
+        (f"{_APPENDS}::test_now_and_then_the_log_loses_what_it_need_not_keep",),
+    ),
+    Mutant(
         "uploads: quick batches do not ask for them",
         "shared/millrace/host/spark_uploads.py",
         "            version - self._uploaded >= self._most * _ASK_AT\n",

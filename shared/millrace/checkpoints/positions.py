@@ -189,7 +189,8 @@ def ids_written_after(table: Path, kept: TablePosition, waits: Iterable[Any] = (
             table meanwhile.
 
     Raises:
-        TablePositionError: Some have none: whether they would come again cannot be told.
+        TablePositionError: Some have none, or the table's log does not reach back so far: whether they would
+            come again cannot be told.
     """
     import pyarrow.parquet as pq
 
@@ -212,9 +213,13 @@ def _files_after(table: Path, kept: TablePosition) -> list[Path]:
     if kept.format != "delta":
         return [file for folder in _later_folders(table, kept) for file in sorted(folder.glob("*.parquet"))]
     files = []
-    for path in _commits_backwards(table):
-        if int(path.stem) <= kept.version:
-            break
+    later = [path for path in _commits_backwards(table) if int(path.stem) > kept.version]
+    if later and int(later[-1].stem) != kept.version + 1:
+        raise TablePositionError(
+            f"the log of {table} does not reach back to version {kept.version} any more "
+            "(delta.logRetentionDuration): what was written since cannot be told, use --rollback"
+        )
+    for path in later:
         actions = [json.loads(line) for line in path.read_text().splitlines() if line.startswith('{"add"')]
         files += [table / unquote(a["add"]["path"]) for a in actions]
     # What is gone was vacuumed: a compaction, which came after it, has its records in another file.

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 #: After so many merges into a table, or appends to it, it is looked whether its files have become many.
 GATHER_EVERY: Final = 8
+#: After so many what its log need not keep any more is removed. Done with each commit, as the library does by
+#: itself, it is a third of what an append takes of a table with some thousands of commits.
+CLEAN_EVERY: Final = 512
+#: A table is looked at anew where its next version is there, which costs nothing to ask, or after so long, s:
+#: the library looks through the whole log.
+_LOOK_AGAIN_S: Final = 60.0
 #: How often a merge is tried that others get in the way of.
 _MERGE_ATTEMPTS: Final = 5
 #: So many times as long as merges took passes before the next: all tables together take a tenth of a core.
@@ -104,10 +110,12 @@ class WaitingTable:
         self._since = 0.0
         self._rests_until = self._again_at = 0.0
         self._writes = 0
+        self._looked_at = -math.inf
         #: Whether somebody else calls :meth:`tidy`, so that no rows wait until files are gathered.
         self.is_tidied_beside = False
         #: Whether :meth:`tidy` should be called.
         self.is_untidy = False
+        self._is_log_long = False
         #: Why what waits could not be brought in.
         self.failed: MergeFailed | None = None
         #: Tables that are merged into by turns.
@@ -212,16 +220,37 @@ class WaitingTable:
             _log.info("files of table %s are not looked at: %s", self.name, error)
             return
         self._make_few(table)
+        self._clean_log(table)
 
     def _gather(self, table: DeltaTable) -> None:
         """Make few files of many, now and then: who writes next looks at them all."""
         self._writes += 1
+        self._is_log_long = self._is_log_long or not self._writes % CLEAN_EVERY
         if self._writes % GATHER_EVERY:
             return
         if self.is_tidied_beside:
-            self.is_untidy = len(table.file_uris()) > self._many_files
+            self.is_untidy = self._is_log_long or len(table.file_uris()) > self._many_files
         else:
             self._make_few(table)
+            self._clean_log(table)
+
+    def _clean_log(self, table: DeltaTable) -> None:
+        """Remove what the table's log need not keep any more, now and then."""
+        if not self._is_log_long:
+            return
+        self._is_log_long = False
+        try:
+            table.cleanup_metadata()
+        except Exception as error:
+            _log.info("the log of table %s stays as it is: %s", self.name, error)
+
+    def _look(self, table: DeltaTable) -> None:
+        """Bring a table to its newest version."""
+        now = time.monotonic()
+        following = self._folder / "_delta_log" / f"{table.version() + 1:020d}.json"
+        if not self.keeps or now - self._looked_at >= _LOOK_AGAIN_S or following.exists():
+            table.update_incremental()
+            self._looked_at = now
 
     def _make_few(self, table: DeltaTable) -> None:
         try:
@@ -316,17 +345,24 @@ class AppendedTable(WaitingTable):
 
     def _append(self, number: int, rows: pa.Table, app_id: str) -> None:
         """Append a batch's rows; again where somebody else has changed the table's properties meanwhile."""
-        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
         from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
         assert self._delta is not None  # noqa: S101
         commit = CommitProperties(app_transactions=[Transaction(app_id, number)])
+        after = PostCommitHookProperties(cleanup_expired_logs=False)
         for left in reversed(range(_MERGE_ATTEMPTS)):
-            self._delta.update_incremental()
+            self._look(self._delta)
             if number <= self._version(app_id):  # Spark's writer has written some
                 return
             try:
-                write_deltalake(self._delta, rows, mode="append", commit_properties=commit)
+                write_deltalake(
+                    self._delta,
+                    rows,
+                    mode="append",
+                    commit_properties=commit,
+                    post_commithook_properties=after,
+                )
                 self._gather(self._delta)
                 return
             except CommitFailedError:
@@ -371,7 +407,7 @@ class MergedTable(WaitingTable):
 
         assert self._delta is not None and self._upsert is not None  # noqa: S101, PT018
         first, batch_id = batches[0][0], batches[-1][0]
-        self._delta.update_incremental()
+        self._look(self._delta)
         entries = [Transaction(app_id, batch_id)]
         if first < batch_id:  # where the table stood after a batch is looked up by both
             entries.append(Transaction(f"{app_id}:{FIRST}", first))
@@ -561,6 +597,7 @@ def last_versions(columns: pa.Table, upsert: Upsert) -> pa.Table:
 
 def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitProperties) -> None:
     """Merge; again where somebody else, a compaction say, replaced files meanwhile."""
+    from deltalake import PostCommitHookProperties
     from deltalake.exceptions import CommitFailedError
 
     last = last_versions(columns, upsert)
@@ -574,6 +611,7 @@ def _merge(table: DeltaTable, columns: pa.Table, upsert: Upsert, commit: CommitP
             # So that files which can have none of the batch's keys are left alone.
             streamed_exec=False,
             commit_properties=commit,
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
         if upsert.deleted is None:
             merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()

@@ -85,6 +85,14 @@ def test_what_a_table_has_already_is_left_out_of_the_batches_of_a_restored_query
     assert totals(table) == list(range(9))
 
 
+def test_what_was_written_since_cannot_be_told_of_a_log_that_was_cleaned(table: Path) -> None:
+    kept = positions.position_of(table, "delta", "old", 1)
+    assert kept is not None
+    (table / "_delta_log" / f"{kept.version + 1:020d}.json").unlink()
+    with pytest.raises(TablePositionError, match=f"does not reach back to version {kept.version} any more"):
+        positions.ids_written_after(table, kept)
+
+
 def test_records_without_an_identity_cannot_be_told_apart(table: Path) -> None:
     kept = positions.position_of(table, "delta", "old", 9)
     assert kept is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -221,6 +222,45 @@ def test_gathering_beside_appends_that_fails_is_tried_again(
     into.close()
     assert len(tried) >= 3
     assert sum(rows(tmp_path).values()) == 8
+
+
+def test_what_somebody_else_has_written_meanwhile_is_seen_before_each_append(tmp_path: Path) -> None:
+    one, other = still(writer(tmp_path)), still(writer(tmp_path))
+    for number in range(6):
+        first = one if number % 3 else other
+        first.write(batch(Session("a", number, 1, 1)), number)
+        first.flush()
+        for again in (one, other):  # the batch is there already
+            again.write(batch(Session("a", number, 1, 1)), number)
+            again.flush()
+    for left in (one, other):
+        left.close()
+    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(6)}
+    assert DeltaTable(str(tmp_path / "events")).version() == 6
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(("retention", "is_cleaned"), [("1 hour", True), ("30 days", False)])
+def test_now_and_then_the_log_loses_what_it_need_not_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention: str, is_cleaned: bool, beside: bool
+) -> None:
+    monkeypatch.setattr(merging, "CLEAN_EVERY", 64)
+    into = writer(tmp_path, NEVER if beside else 0.0)
+    into.prepare()
+    table, log = DeltaTable(str(tmp_path / "events")), tmp_path / "events" / "_delta_log"
+    table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {retention}"})
+    old = time.time() - 7_200
+    for number in range(64):
+        into.write(batch(Session("a", number, 1, 1)), number)
+        until(lambda: not waits(tmp_path))
+        for commit in log.glob("*.json") if number in (40, 55) else ():
+            os.utime(commit, (old, old))
+    until(lambda: len([*log.glob("*.json")]) < 30 or not is_cleaned)
+    into.close()
+    commits = sorted(int(commit.stem) for commit in log.glob("*.json") if commit.stem.isdigit())
+    assert (commits[0] > 20) is is_cleaned
+    assert commits == [*range(commits[0], commits[-1] + 1)]
+    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(64)}
 
 
 def test_without_an_interval_a_batch_is_in_the_table_when_it_is_done(tmp_path: Path) -> None:
