@@ -128,7 +128,8 @@ MUTANTS: Final = (
     Mutant(
         "connectors: an append waits as a merge does",
         _MERGING,
-        "            elif not self.gathers:\n                return 0.0\n",
+        "            elif not self.gathers:\n"
+        "                due = self._since  # those first that have waited longest\n",
         "",
         "rows are appended behind their batch",
         (f"{_APPENDS}::test_rows_are_appended_behind_the_batch_without_another_one",),
@@ -487,7 +488,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: rows are not appended while files are gathered",
         _MERGING,
-        "            table.is_tidied_beside = not table.gathers\n",
+        "            table.is_tidied_beside = table.keeps and not table.gathers\n",
         "            table.is_tidied_beside = False\n",
         "rows do not wait for what takes seconds",
         (f"{_APPENDS}::test_rows_are_appended_while_others_are_merged_or_files_are_gathered",),
@@ -511,10 +512,37 @@ MUTANTS: Final = (
     Mutant(
         "connectors: files are gathered beside appends never",
         _MERGING,
-        "            elif table.is_untidy:\n",
-        "            elif False:\n",
+        "            else:\n                yield table.untidy_since",
+        "            elif False:\n                yield table.untidy_since",
         "what an append costs does not grow with the batches before it",
         (f"{_APPENDS}::test_files_are_gathered_beside_appends_and_nothing_is_lost",),
+    ),
+    Mutant(
+        "connectors: a fault while files are gathered ends the thread that merges",
+        _MERGING,
+        "is no Exception\n            _log.info",
+        "is one\n            raise error\n            _log.info",
+        "whatever befalls files that are gathered, rows are merged",
+        (f"{_APPENDS}::test_gathering_beside_appends_that_fails_is_tried_again",),
+    ),
+    Mutant(
+        "connectors: files are gathered while Spark writes",
+        _MERGING,
+        "            for table in self.tables:\n                table.untidy_since = math.inf\n",
+        "            pass\n",
+        "Spark's writer is the only one who commits",
+        (f"{_APPENDS}::test_who_writes_after_a_flush_is_alone_at_the_tables",),
+    ),
+    Mutant(
+        "uploads: a store that is not seen once is never looked at again",
+        "shared/millrace/host/spark_uploads.py",
+        "            self._uploaded = min(uploaded(self._state), version)\n            if self._is_time",
+        "            self._uploaded = uploaded(self._state)\n            if self._is_time",
+        "a query need not wait for its uploads",
+        (
+            "tests/unit/millrace/host/test_spark_uploads.py"
+            "::test_a_store_that_was_not_seen_at_first_is_looked_at_later",
+        ),
     ),
     Mutant(
         "uploads: quick batches do not ask for them",
