@@ -109,11 +109,11 @@ def uploads_of(spark: SparkSession) -> Callable[[], None] | None:
         The function; ``None`` where this PySpark has none, or there is no JVM to ask.
     """
     try:
-        jvm = spark._jvm  # type: ignore[attr-defined]
+        jvm: Any = spark._jvm
         name = "org.apache.spark.sql.execution.streaming.state.StateStore"
         stores = jvm.java.lang.Class.forName(f"{name}$")
         of_all = stores.getField("MODULE$").get(None)
-        session = spark._jsparkSession  # type: ignore[attr-defined]  # noqa: SLF001
+        session = spark._jsparkSession  # noqa: SLF001
         conf = getattr(jvm, f"{name}Conf").apply(session.sessionState().conf())
         new_array = spark.sparkContext._gateway.new_array  # type: ignore[union-attr]
         types = new_array(jvm.java.lang.Class, 1)
