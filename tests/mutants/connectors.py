@@ -128,9 +128,8 @@ MUTANTS: Final = (
     Mutant(
         "connectors: an append waits as a merge does",
         _MERGING,
-        "            elif not self.gathers:\n"
-        "                due = self._since  # those first that have waited longest\n",
-        "",
+        "            elif not self.gathers:\n",
+        "            elif False:\n",
         "rows are appended behind their batch",
         (f"{_APPENDS}::test_rows_are_appended_behind_the_batch_without_another_one",),
     ),

@@ -143,12 +143,14 @@ def test_rows_are_appended_while_others_are_merged_or_files_are_gathered(
     for number in range(2):
         into.write(batch(Session("a", number, 1, 10)), number)
     assert began.wait(20)
-    for number in range(2, 9):
-        into.write(batch(Session("a", number, 1, 10)), number)
-    until(lambda: not waits(tmp_path))
-    assert rows(tmp_path) == {("a", number, 1): 1 for number in range(9)}
-    may_end.set()
-    into.close()
+    try:
+        for number in range(2, 9):
+            into.write(batch(Session("a", number, 1, 10)), number)
+        until(lambda: not waits(tmp_path))
+        assert rows(tmp_path) == {("a", number, 1): 1 for number in range(9)}
+    finally:
+        may_end.set()
+        into.close()
     assert threads() == []
 
 
@@ -232,9 +234,6 @@ def test_who_writes_after_a_flush_is_alone_at_the_tables(
     for number in range(2):
         into.write(batch(Session("a", number, 1, 10)), number)
     assert began.wait(20)
-    for number in range(2, 4):  # there are many again
-        into.write(batch(Session("a", number, 1, 10)), number)
-    until(lambda: not waits(tmp_path))
     seen: list[tuple[int, int]] = []
 
     def flush() -> None:
@@ -242,15 +241,21 @@ def test_who_writes_after_a_flush_is_alone_at_the_tables(
         seen.append((len(begun), len(ended)))
 
     flushing = threading.Thread(target=flush)
-    flushing.start()
-    flushing.join(0.2)
-    assert flushing.is_alive()
-    may_end.set()
-    flushing.join(20)
-    into._merger.told()
-    time.sleep(0.05)
-    assert seen == [(len(begun), len(begun))]
-    into.close()
+    try:
+        for number in range(2, 4):  # there are many again
+            into.write(batch(Session("a", number, 1, 10)), number)
+        until(lambda: not waits(tmp_path))
+        flushing.start()
+        flushing.join(0.2)
+        assert flushing.is_alive()
+        may_end.set()
+        flushing.join(20)
+        into._merger.told()
+        time.sleep(0.05)
+        assert seen == [(len(begun), len(begun))]
+    finally:
+        may_end.set()
+        into.close()
     table = into._tables["events"]
     table.untidy_since = 0.0  # chosen, but not begun
     into.flush()

@@ -23,8 +23,8 @@ from millrace.time.clock import ClockStatus
 from millrace_apps.fraud.settings import FraudSettings
 
 
-def job(folder: Path, *more: str, until_end: bool, drain: bool) -> Job:
-    sets = ["kafka.bootstrap=localhost:1", f"storage.root={folder}", *more]
+def job(folder: Path, *, until_end: bool, drain: bool) -> Job:
+    sets = ["kafka.bootstrap=localhost:1", f"storage.root={folder}"]
     settings = load_settings(FraudSettings, app="fraud", overrides=sets)
     return Job(load_app("fraud"), settings, until_end=until_end, drain=drain)
 
@@ -94,7 +94,8 @@ def test_where_uploads_of_state_can_be_asked_for_a_station_has_few_by_the_clock(
     said = {} if own is None else {name: own}
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=said.get, set=said.__setitem__))
     monkeypatch.setattr(job_module, "uploads_of", lambda of: (lambda: None) if can else None)
-    running = job(tmp_path, f"spark.master={master}", until_end=False, drain=False)
+    sets = ["kafka.bootstrap=localhost:1", f"storage.root={tmp_path}", f"spark.master={master}"]
+    running = Job(load_app("fraud"), load_settings(FraudSettings, app="fraud", overrides=sets))
     monkeypatch.setattr(running, "_stations", lambda: 1 if plan == "station" else None)
     assert (running._uploads(spark) is not None, said.get(name)) == (asks, interval)
 
