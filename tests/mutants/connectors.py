@@ -487,7 +487,7 @@ MUTANTS: Final = (
     Mutant(
         "connectors: rows are not appended while files are gathered",
         _MERGING,
-        "            table.is_tidied_beside = not table.gathers\n",
+        "            table.is_tidied_beside = table.keeps and not table.gathers\n",
         "            table.is_tidied_beside = False\n",
         "rows do not wait for what takes seconds",
         (f"{_APPENDS}::test_rows_are_appended_while_others_are_merged_or_files_are_gathered",),
@@ -511,18 +511,26 @@ MUTANTS: Final = (
     Mutant(
         "connectors: files are gathered beside appends never",
         _MERGING,
-        "            elif table.is_untidy:\n",
-        "            elif False:\n",
+        "            else:\n                yield table.untidy_since",
+        "            elif False:\n                yield table.untidy_since",
         "what an append costs does not grow with the batches before it",
         (f"{_APPENDS}::test_files_are_gathered_beside_appends_and_nothing_is_lost",),
     ),
     Mutant(
         "connectors: what somebody else has written is not looked at",
         _MERGING,
-        " or following.exists():\n",
-        ":\n",
+        " or following.exists() or not",
+        " or not",
         "a batch that is there is not appended again",
         (f"{_APPENDS}::test_what_somebody_else_has_written_meanwhile_is_seen_before_each_append",),
+    ),
+    Mutant(
+        "connectors: rows are appended where a table was",
+        _MERGING,
+        " or not this.exists():\n",
+        ":\n",
+        "what was removed is not begun anew without its first rows",
+        (f"{_APPENDS}::test_nothing_is_appended_to_a_table_that_was_removed",),
     ),
     Mutant(
         "connectors: logs are never cleaned",
@@ -531,6 +539,33 @@ MUTANTS: Final = (
         "            pass\n",
         "a log does not grow for ever",
         (f"{_APPENDS}::test_now_and_then_the_log_loses_what_it_need_not_keep",),
+    ),
+    Mutant(
+        "connectors: a fault while files are gathered ends the thread that merges",
+        _MERGING,
+        "is no Exception\n            _log.info",
+        "is one\n            raise error\n            _log.info",
+        "whatever befalls files that are gathered, rows are merged",
+        (f"{_APPENDS}::test_gathering_beside_appends_that_fails_is_tried_again",),
+    ),
+    Mutant(
+        "connectors: files are gathered while Spark writes",
+        _MERGING,
+        "            for table in self.tables:\n                table.untidy_since = math.inf\n",
+        "            pass\n",
+        "Spark's writer is the only one who commits",
+        (f"{_APPENDS}::test_who_writes_after_a_flush_is_alone_at_the_tables",),
+    ),
+    Mutant(
+        "uploads: a store that is not seen once is never looked at again",
+        "shared/millrace/host/spark_uploads.py",
+        "            self._uploaded = min(uploaded(self._state), version)\n            if self._is_time",
+        "            self._uploaded = uploaded(self._state)\n            if self._is_time",
+        "a query need not wait for its uploads",
+        (
+            "tests/unit/millrace/host/test_spark_uploads.py"
+            "::test_a_store_that_was_not_seen_at_first_is_looked_at_later",
+        ),
     ),
     Mutant(
         "uploads: quick batches do not ask for them",

@@ -113,9 +113,9 @@ class WaitingTable:
         self._looked_at = -math.inf
         #: Whether somebody else calls :meth:`tidy`, so that no rows wait until files are gathered.
         self.is_tidied_beside = False
-        #: Whether :meth:`tidy` should be called.
-        self.is_untidy = False
         self._is_log_long = False
+        #: Since when :meth:`tidy` should be called; infinite: it should not.
+        self.untidy_since = math.inf
         #: Why what waits could not be brought in.
         self.failed: MergeFailed | None = None
         #: Tables that are merged into by turns.
@@ -211,16 +211,16 @@ class WaitingTable:
     def tidy(self) -> None:
         """Make few files of many, beside whoever brings in rows; what is in the way is told, and goes on."""
         from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
 
-        self.is_untidy = False
+        self.untidy_since = math.inf
         try:
             table = DeltaTable(str(self._folder))
-        except (DeltaError, OSError) as error:
-            _log.info("files of table %s are not looked at: %s", self.name, error)
-            return
-        self._make_few(table)
-        self._clean_log(table)
+            self._make_few(table)
+            self._clean_log(table)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the native library is no Exception
+            _log.info("files of table %s cannot be looked at: %s", self.name, error)
 
     def _gather(self, table: DeltaTable) -> None:
         """Make few files of many, now and then: who writes next looks at them all."""
@@ -229,7 +229,8 @@ class WaitingTable:
         if self._writes % GATHER_EVERY:
             return
         if self.is_tidied_beside:
-            self.is_untidy = self._is_log_long or len(table.file_uris()) > self._many_files
+            if self._is_log_long or len(table.file_uris()) > self._many_files:
+                self.untidy_since = min(self.untidy_since, time.monotonic())
         else:
             self._make_few(table)
             self._clean_log(table)
@@ -245,10 +246,18 @@ class WaitingTable:
             _log.info("the log of table %s stays as it is: %s", self.name, error)
 
     def _look(self, table: DeltaTable) -> None:
-        """Bring a table to its newest version."""
+        """Bring a table to its newest version.
+
+        Raises:
+            DeltaError: It is gone.
+        """
         now = time.monotonic()
-        following = self._folder / "_delta_log" / f"{table.version() + 1:020d}.json"
-        if not self.keeps or now - self._looked_at >= _LOOK_AGAIN_S or following.exists():
+        this, following = (
+            self._folder / "_delta_log" / f"{version:020d}.json"
+            for version in (table.version(), table.version() + 1)
+        )
+        is_old = now - self._looked_at >= _LOOK_AGAIN_S
+        if not self.keeps or is_old or following.exists() or not this.exists():
             table.update_incremental()
             self._looked_at = now
 
@@ -368,6 +377,7 @@ class AppendedTable(WaitingTable):
             except CommitFailedError:
                 if not left:
                     raise
+                self._looked_at = -math.inf
             except SchemaMismatchError:
                 wanted = pa.schema(self._delta.schema().to_arrow())
                 if not left or not {*rows.column_names} <= {*wanted.names}:
@@ -439,6 +449,8 @@ class Merger:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _threads: list[threading.Thread] = field(default_factory=list)
     _is_closed: bool = False
+    #: Held while files are gathered.
+    _tidying: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         gathering = sum(table.gathers for table in self.tables)
@@ -455,7 +467,7 @@ class Merger:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Bring in all that waits, now.
+        """Bring in all that waits, now; then nothing is at the tables until more rows are added.
 
         Raises:
             Exception: Of the first table for which this cannot be done; the others are merged.
@@ -463,6 +475,9 @@ class Merger:
         with contextlib.ExitStack() as all_of_them:
             for table in self.tables:
                 all_of_them.callback(table.merge)
+        with self._tidying:  # Spark, which may write next, takes itself for the only one who commits
+            for table in self.tables:
+                table.untidy_since = math.inf
 
     def close(self) -> None:
         """Bring in all that waits, and end the threads."""
@@ -486,7 +501,8 @@ class Merger:
 
     def _start(self) -> None:
         for table in self.tables:
-            table.is_tidied_beside = not table.gathers
+            # Only what is on this machine is gathered at all.
+            table.is_tidied_beside = table.keeps and not table.gathers
         for name, find in (("millrace-appends", self._appends), ("millrace-merges", self._merges)):
             thread = threading.Thread(target=belonging(partial(self._run, find)), name=name, daemon=True)
             self._threads.append(thread)
@@ -503,8 +519,13 @@ class Merger:
         for table in self.tables:
             if table.gathers:
                 yield table.due_in_s(self.interval_s), table.merge
-            elif table.is_untidy:
-                yield 0.0, table.tidy
+            else:
+                yield table.untidy_since - time.monotonic(), partial(self._tidy, table)
+
+    def _tidy(self, table: WaitingTable) -> None:
+        with self._tidying:
+            if not math.isinf(table.untidy_since):  # else all was flushed meanwhile
+                table.tidy()
 
     def _run(self, find: Callable[[], Iterator[Work]]) -> None:
         while work := self._next(find):

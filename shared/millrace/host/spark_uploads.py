@@ -62,7 +62,7 @@ class AwaitingUploads:
         self._write(batch, batch_id)
         version = batch_id + 1
         if self._ask is not None and self._is_time(version):
-            self._uploaded = uploaded(self._state)
+            self._uploaded = min(uploaded(self._state), version)
             if self._is_time(version):
                 self._asked = version
                 self._ask()

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from millrace.checkpoints.positions import forget_waiting, has_moved, position_of, roll_back
 from millrace.checkpoints.savepoints import SavepointError, _wait_for_merges
@@ -33,7 +33,7 @@ from millrace.connectors.merging import (
     waiting_files,
 )
 from millrace.connectors.router import DeadLetterLimit, Outputs
-from millrace.connectors.upkeep import compact
+from millrace.connectors.upkeep import compact, vacuum
 from millrace.dashboard.tables import DeltaReader
 from millrace.host.json_columns import is_unread
 from millrace.query.catalog import AppTable
@@ -45,6 +45,10 @@ from tests.unit.millrace.connectors.test_upsert import BY_REVISION, Session, bat
 
 #: Rows wait until somebody asks for them.
 NEVER = 1e6
+
+
+class Panic(BaseException):
+    """As a native library raises it: no Exception."""
 
 
 def writer(folder: Path, interval_s: float = NEVER, app_id: str = "a") -> DriverWriter:
@@ -174,10 +178,100 @@ def test_of_tables_that_wait_the_one_that_has_waited_longest_comes_first(
     for number, table in enumerate(tables):
         (tmp_path / table.name).mkdir()
         table.add(pa.table({"n": [number]}), number)
+        table._since -= 100 - number  # however slow the machine is, they came one after the other
     merger.told()
     until(lambda: "c" in brought and not next(more, None))
     merger.close()
     assert brought.index("c") == 2
+
+
+def test_files_are_gathered_in_their_turn_however_much_is_to_be_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where merges take so long that some are always due, or one table's files are always many."""
+    a, b = (
+        AppendedTable(n, str(tmp_path / n), lambda: None, "a", keeps=True)  # type: ignore[arg-type, return-value]
+        for n in "ab"
+    )
+    merged = MergedTable(BY_REVISION, str(tmp_path / "m"), lambda: None, "a", keeps=True)  # type: ignore[arg-type, return-value]
+    merger = Merger([a, b, merged], NEVER)
+    done: list[str] = []
+
+    def work(table: Any) -> None:
+        done.append(table.name)
+        table.untidy_since = time.monotonic()  # there are many again
+
+    monkeypatch.setattr(AppendedTable, "tidy", work)
+    monkeypatch.setattr(MergedTable, "merge", work)
+    began = time.monotonic()
+    a.untidy_since, b.untidy_since = began - 100, began - 200
+    for due_in_s in (-150.0, -150.0, -50.0, -50.0):
+        monkeypatch.setattr(merged, "due_in_s", lambda _, due_in_s=due_in_s: due_in_s)
+        found = merger._next(merger._merges)
+        assert found is not None
+        found()
+    assert done == ["b", "sessions", "a", "sessions"]
+
+
+def test_who_writes_after_a_flush_is_alone_at_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's writer takes itself for the only one who commits."""
+    began, may_end = threading.Event(), threading.Event()
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def hold(*_: Any, **__: Any) -> int:
+        begun.append(1)
+        began.set()
+        assert may_end.wait(20)
+        ended.append(1)
+        return 0
+
+    monkeypatch.setattr(merging, "gather", hold)
+    monkeypatch.setattr(merging, "GATHER_EVERY", 2)
+    monkeypatch.setattr(AppendedTable, "_many_files", 1)
+    into = writer(tmp_path)
+    for number in range(2):
+        into.write(batch(Session("a", number, 1, 10)), number)
+    assert began.wait(20)
+    seen: list[tuple[int, int]] = []
+
+    def flush() -> None:
+        into.flush()
+        seen.append((len(begun), len(ended)))
+
+    flushing = threading.Thread(target=flush)
+    try:
+        for number in range(2, 4):  # there are many again
+            into.write(batch(Session("a", number, 1, 10)), number)
+        until(lambda: not waits(tmp_path))
+        flushing.start()
+        flushing.join(0.2)
+        assert flushing.is_alive()
+        may_end.set()
+        flushing.join(20)
+        into._merger.told()
+        time.sleep(0.05)
+        assert seen == [(len(begun), len(begun))]
+    finally:
+        may_end.set()
+        into.close()
+    table = into._tables["events"]
+    table.untidy_since = 0.0  # chosen, but not begun
+    into.flush()
+    into._merger._tidy(table)
+    assert seen == [(len(begun), len(begun))]
+
+
+def test_only_files_of_this_machine_are_looked_at_beside_appends(tmp_path: Path) -> None:
+    tables = [
+        AppendedTable("a", folder, lambda: None, "a", keeps=keeps)  # type: ignore[arg-type, return-value]
+        for folder, keeps in (("s3://bucket/a", False), (str(tmp_path / "a"), True))
+    ]
+    with Merger(tables, NEVER) as merger:
+        merger.told()
+        assert [table.is_tidied_beside for table in tables] == [False, True]
 
 
 def test_files_are_gathered_beside_appends_and_nothing_is_lost(
@@ -187,11 +281,17 @@ def test_files_are_gathered_beside_appends_and_nothing_is_lost(
     monkeypatch.setattr(merging, "GATHER_EVERY", 2)
     into = writer(tmp_path)
     made = 0
+
+    def gathered() -> int:
+        return len([*(tmp_path / "events").glob("gathered-*.parquet")])
+
     for number in range(60):
         into.write(batch(Session("a", number, 1, 1), Session("b", number, 1, 1)), number)
         if number % 3 == 0:
             until(lambda: not waits(tmp_path))
-        made = max(made, len([*(tmp_path / "events").glob("gathered-*.parquet")]))
+        if number % 20 == 19:
+            until(lambda: gathered() > made)  # noqa: B023
+            made = gathered()
     until(lambda: len(DeltaTable(str(tmp_path / "events")).file_uris()) < 30)
     into.close()
     assert made > 2
@@ -201,14 +301,22 @@ def test_files_are_gathered_beside_appends_and_nothing_is_lost(
     assert DeltaTable(str(tmp_path / "events")).transaction_version("a:events") == 59
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), OverflowError("date value out of range")])
+@pytest.mark.parametrize("is_readable", [True, False])
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), OverflowError("date value out of range"), Panic("index out of bounds")]
+)
 def test_gathering_beside_appends_that_fails_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, is_readable: bool
 ) -> None:
     tried = []
 
-    def fail(*_: Any, **__: Any) -> int:
+    def cannot() -> None:
+        raise DeltaError("too many open files")
+
+    def fail(table: DeltaTable, *_: Any, **__: Any) -> int:
         tried.append(1)
+        if not is_readable:
+            monkeypatch.setattr(table, "update_incremental", cannot)
         raise error
 
     monkeypatch.setattr(merging, "gather", fail)
@@ -237,6 +345,18 @@ def test_what_somebody_else_has_written_meanwhile_is_seen_before_each_append(tmp
         left.close()
     assert rows(tmp_path) == {("a", number, 1): 1 for number in range(6)}
     assert DeltaTable(str(tmp_path / "events")).version() == 6
+
+
+def test_nothing_is_appended_to_a_table_that_was_removed(tmp_path: Path) -> None:
+    into = still(writer(tmp_path))
+    into.write(batch(Session("a", 1, 1, 1)), 0)
+    into.flush()
+    shutil.rmtree(tmp_path / "events" / "_delta_log")
+    into.write(batch(Session("a", 2, 1, 1)), 1)
+    with pytest.raises(MergeFailed, match="table events"):
+        into.flush()
+    assert not (tmp_path / "events" / "_delta_log").exists()
+    assert len(waits(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -390,9 +510,13 @@ def test_the_log_has_statistics_of_times_alone_of_what_is_appended(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", range(case_count(30)))
-def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(tmp_path: Path, seed: int) -> None:
+def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """The oracle counts the committed records and knows nothing of batches."""
     chance = random.Random(seed)
+    monkeypatch.setattr(AppendedTable, "_many_files", chance.choice((1, 3, 128)))
+    monkeypatch.setattr(merging, "GATHER_EVERY", chance.choice((1, 2, GATHER_EVERY)))
 
     def begin() -> DriverWriter:
         made = writer(tmp_path, chance.choice((NEVER, 0.005, 0.0)))
@@ -420,6 +544,8 @@ def test_any_history_of_batches_cuts_and_compactions_has_each_row_once(tmp_path:
             into.flush()
         elif did < 0.4:
             compact(tmp_path / "events")
+            if chance.random() < 0.5:
+                vacuum(tmp_path / "events", keep_ms=3_600_000)
         elif did < 0.45:
             into.close()
             into = begin()
@@ -504,10 +630,6 @@ def test_an_append_that_somebody_is_always_in_the_way_of_fails(
     with pytest.raises(MergeFailed, match="events: metadata changed"):
         into.flush()
     assert (tries, len(waits(tmp_path))) == (merging._MERGE_ATTEMPTS, 1)
-
-
-class Panic(BaseException):
-    """As a native library raises it: no Exception."""
 
 
 @pytest.mark.parametrize("fault", [OSError("the disk is full"), Panic("index out of bounds")])

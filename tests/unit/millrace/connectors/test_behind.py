@@ -230,6 +230,11 @@ class World:
             assert told, "the next batch knows of it"
         self.faults.disarm()
 
+    def tidy(self) -> None:
+        """What the other thread does."""
+        if "all" in self.wanted:
+            self.into._tables["all"].tidy()
+
     def upkeep(self) -> None:
         folder = self.folder / self.chance.choice(TABLES)
         if (folder / "_delta_log").exists():
@@ -355,6 +360,7 @@ def faulty() -> Iterator[Faults]:
         unlink = faults.around("unlink", Path.unlink)
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: unlink(self, missing_ok=missing_ok))
         patch.setattr(merging, "GATHER_EVERY", 3)
+        patch.setattr(merging.AppendedTable, "_many_files", 4)
         yield faults
 
 
@@ -365,6 +371,7 @@ def test_any_history_comes_to_what_committed_batches_said(tmp_path: Path, seed: 
         world = World(tmp_path, chance, faults)
         steps: list[tuple[int, Callable[[], None]]] = [
             (10, world.batch), (8, world.behind), (2, world.restart), (1, world.upkeep), (1, world.spark),
+            (2, world.tidy),
             (1, world.erase), (1, world.save), (1, world.check),
             (2, lambda: world.restore(chance.choice(("rollback", "merge", "refuse")))),
         ]  # fmt: skip

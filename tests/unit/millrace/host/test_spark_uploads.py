@@ -95,6 +95,24 @@ def test_uploads_are_asked_for_before_the_query_would_wait(tmp_path: Path) -> No
     assert asked == [75, 79, 154, 225, 229, 233]
 
 
+def test_a_store_that_was_not_seen_at_first_is_looked_at_later(tmp_path: Path) -> None:
+    """A folder that cannot be read for a moment is as none: the query would end for good without uploads."""
+    asked: list[int] = []
+    stopped = threading.Event()
+    stopped.set()
+    query = AwaitingUploads(
+        lambda _, batch: store.put(batch + 1) if batch else None, tmp_path, stopped, most=100,
+        ask=lambda: asked.append(1),
+    )  # fmt: skip
+    query(None, 0)
+    store = Store(tmp_path / "0" / "0")
+    for batch in range(1, 75):
+        query(None, batch)
+    assert asked == []
+    query(None, 75)  # version 76 stands on 0
+    assert asked == [1]
+
+
 def test_without_many_versions_nothing_is_asked_for(tmp_path: Path) -> None:
     store = Store(tmp_path / "0" / "0")
     for version in range(1, 75):

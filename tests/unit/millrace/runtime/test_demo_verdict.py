@@ -154,12 +154,14 @@ def test_as_json_the_same_is_said(
     holds: bool,
     several: bool,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 102.34)
     checked: Any = {"fraud": (SPEC, checks)} | ({"iot": (SPEC, [HOLDS])} if several else {})
     with nullcontext() if holds else pytest.raises(ChecksFailed):
-        _give(checked, options, time.monotonic(), Path("/there"), {"restarts": {"iot": 1}} if several else {})
+        _give(checked, options, 100.0, Path("/there"), {"restarts": {"iot": 1}} if several else {})
     told = json.loads(capsys.readouterr().out)
-    assert (told["holds"], told["folder"], told["seconds"]) == (holds, "/there", 0.0)
+    assert (told["holds"], told["folder"], told["seconds"]) == (holds, "/there", 2.3)
     assert told.get("restarts") == ({"iot": 1} if several else None)
     found = told["apps"]["fraud"]
     assert (found["holds"], list(told["apps"])) == (holds, ["fraud", "iot"] if several else ["fraud"])
