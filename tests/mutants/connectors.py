@@ -517,22 +517,6 @@ MUTANTS: Final = (
         (f"{_APPENDS}::test_files_are_gathered_beside_appends_and_nothing_is_lost",),
     ),
     Mutant(
-        "connectors: what somebody else has written is not looked at",
-        _MERGING,
-        " or following.exists() or not",
-        " or not",
-        "a batch that is there is not appended again",
-        (f"{_APPENDS}::test_what_somebody_else_has_written_meanwhile_is_seen_before_each_append",),
-    ),
-    Mutant(
-        "connectors: rows are appended where a table was",
-        _MERGING,
-        " or not this.exists():\n",
-        ":\n",
-        "what was removed is not begun anew without its first rows",
-        (f"{_APPENDS}::test_nothing_is_appended_to_a_table_that_was_removed",),
-    ),
-    Mutant(
         "connectors: logs are never cleaned",
         _MERGING,
         "            table.cleanup_metadata()\n",

@@ -246,18 +246,10 @@ class WaitingTable:
             _log.info("the log of table %s stays as it is: %s", self.name, error)
 
     def _look(self, table: DeltaTable) -> None:
-        """Bring a table to its newest version.
-
-        Raises:
-            DeltaError: It is gone.
-        """
+        """Bring a table to its newest version; a commit to an older one would have to be tried again."""
         now = time.monotonic()
-        this, following = (
-            self._folder / "_delta_log" / f"{version:020d}.json"
-            for version in (table.version(), table.version() + 1)
-        )
-        is_old = now - self._looked_at >= _LOOK_AGAIN_S
-        if not self.keeps or is_old or following.exists() or not this.exists():
+        following = self._folder / "_delta_log" / f"{table.version() + 1:020d}.json"
+        if not self.keeps or now - self._looked_at >= _LOOK_AGAIN_S or following.exists():
             table.update_incremental()
             self._looked_at = now
 
