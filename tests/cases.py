@@ -31,10 +31,19 @@ def case_count(usual: int, variable: str = "MILLRACE_CASES", share: int = _CI_SH
     return max(1, round(usual / share)) if os.environ.get("CI") else usual
 
 
+#: Environment variable: lists of cases are run as a whole, also in CI.
+WHOLE_LISTS = "MILLRACE_WHOLE_LISTS"
+
+
 def sampled(usual: Sequence[T]) -> Sequence[T]:
     """Return the cases of a test, in CI every third: for lists that are long and dear.
 
     Args:
         usual: The cases.
+
+    >>> os.environ[WHOLE_LISTS] = "1"
+    >>> sampled("abcdefg")
+    'abcdefg'
+    >>> del os.environ[WHOLE_LISTS]
     """
-    return usual[::_CI_SHARE] if os.environ.get("CI") else usual
+    return usual[::_CI_SHARE] if os.environ.get("CI") and not os.environ.get(WHOLE_LISTS) else usual

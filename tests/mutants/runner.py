@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Literal
 
+from tests.cases import WHOLE_LISTS
 from tests.mutants.mutant import DoesNotApply, Mutant
 from tests.mutants.witness import REPORT
 
@@ -194,6 +195,7 @@ class Bench:
         return {
             **kept,
             "CI": "true",  # the same examples in every run
+            WHOLE_LISTS: "1",  # the case that sees a mutant among them
             "PYTHONPATH": os.pathsep.join([str(self.root / "shared"), str(self.root)]),
             "PYTHONDONTWRITEBYTECODE": "" if remember else "1",
             "TMPDIR": str(scratch / "tmp"),
