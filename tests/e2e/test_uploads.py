@@ -52,10 +52,10 @@ SCRIPT = dedent("""
 """)
 
 
-def stands_on(bootstrap: str, root: Path, *, every_s: int) -> tuple[list[int], str]:
+def stands_on(bootstrap: str, root: Path, most: int, *, every_s: int) -> tuple[list[int], str]:
     """Return on how many versions each of 120 batches stood, and what was told."""
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, bootstrap, str(root), str(MOST), "120", str(every_s)],
+        [sys.executable, "-c", SCRIPT, bootstrap, str(root), str(most), "120", str(every_s)],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2_000:]
@@ -66,7 +66,7 @@ def stands_on(bootstrap: str, root: Path, *, every_s: int) -> tuple[list[int], s
 
 @pytest.mark.long
 def test_a_query_waits_for_the_upload_of_its_state_and_goes_on(kafka_bootstrap: str, tmp_path: Path) -> None:
-    found, told = stands_on(kafka_bootstrap, tmp_path / "app", every_s=8)
+    found, told = stands_on(kafka_bootstrap, tmp_path / "app", MOST, every_s=8)
     # It was waited for, and never was there more.
     assert max(found) == MOST
     assert WAITS in told
@@ -75,7 +75,8 @@ def test_a_query_waits_for_the_upload_of_its_state_and_goes_on(kafka_bootstrap: 
 def test_a_query_asks_for_the_upload_of_its_state_where_the_clock_is_slow(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    found, told = stands_on(kafka_bootstrap, tmp_path / "app", every_s=3_600)
-    assert MOST * 3 // 4 <= max(found) <= MOST
-    assert sum(after < before for before, after in itertools.pairwise(found)) >= 3
+    most = 2 * MOST  # of the last quarter an upload takes some batches
+    found, told = stands_on(kafka_bootstrap, tmp_path / "app", most, every_s=3_600)
+    assert most * 3 // 4 <= max(found) <= most
+    assert sum(after < before for before, after in itertools.pairwise(found)) >= 2
     assert WAITS not in told
