@@ -46,7 +46,7 @@ class Delivery:
             {
                 "enable.idempotence": True,
                 "compression.type": "lz4",
-                # Only while more comes: a flush waits for nothing. With 2 ms the broker takes twice the time.
+                # Only while more comes: a flush waits for nothing. With 2 ms the broker is at work longer.
                 "linger.ms": 10,
                 # A call of Python for every record that arrived would cost as much as sending it.
                 "delivery.report.only.error": True,
